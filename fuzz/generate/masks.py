@@ -51,6 +51,7 @@ NATIVE = ("full", "causal", "causal", "causal", "window")  # most kernels have a
 WINDOWS = ("both", "both", "from", "from", "to")
 MAX_TOKEN_LENGTH = 130
 MAX_INTERVAL_LENGTH = 260
+PAIR_TILE, PAIR_SHARE = 64, 0.75  # of masks with one pair in a tile: queries and keys of it, tiles that have one
 
 
 def one_in(draw: Draw, n: int) -> bool:
@@ -139,7 +140,7 @@ _JOINS: dict[str, Callable[[Callable[[], Mask]], Mask]] = {
 def _fits(kind: str, sizes: Sizes) -> bool:
     if kind == "tokens":
         return 0 < sizes.len_q <= MAX_TOKEN_LENGTH and 0 < sizes.len_k <= MAX_TOKEN_LENGTH
-    if kind == "intervals":
+    if kind in ("intervals", "pairs"):
         return 0 < sizes.len_q <= MAX_INTERVAL_LENGTH and sizes.len_k > 0
     return True
 
@@ -235,7 +236,21 @@ _LEAVES: dict[str, Callable[[Draw, Sizes], Mask]] = {
     "intervals": _intervals,
     "tokens": _tokens,
 }
+
+
+def _pairs(draw: Draw, sizes: Sizes) -> Mask:
+    """One pair or none in each tile of 64 x 64, so that whoever misses a part of a tile loses all of it."""
+    material = random.Random(draw.randint(0, 2**32 - 1))
+    keys: list[set[int]] = [set() for _ in range(sizes.len_q)]
+    for row in range(0, sizes.len_q, PAIR_TILE):
+        for column in range(0, sizes.len_k, PAIR_TILE):
+            if material.random() < PAIR_SHARE:
+                q = material.randrange(row, min(row + PAIR_TILE, sizes.len_q))
+                keys[q].add(material.randrange(column, min(column + PAIR_TILE, sizes.len_k)))
+    return m.Intervals(tuple(tuple((key, key + 1) for key in sorted(row)) for row in keys))
+
+
 CAUSAL_FLAG = "causal_top_left"  # kind of native mask: what a flag `is_causal` says, whatever the lengths
-_FLAGS = {CAUSAL_FLAG: "causal"}
+_FLAGS = {CAUSAL_FLAG: "causal", "pairs": "intervals"}
 # Kinds that are drawn only where a target names them as native.
-_ALL_LEAVES = _LEAVES | {CAUSAL_FLAG: lambda draw, sizes: m.Causal(), "top_k": _top_k}
+_ALL_LEAVES = _LEAVES | {CAUSAL_FLAG: lambda draw, sizes: m.Causal(), "top_k": _top_k, "pairs": _pairs}

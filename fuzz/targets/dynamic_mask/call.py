@@ -1,5 +1,5 @@
-"""One case as a call of kernels.dynamic_mask: the mask by a flag, as bools, as packed words, by -inf in the bias, or as
-`top_mask` selects it."""
+"""One case as a call of kernels.dynamic_mask: the mask by a flag, as bools, as packed words, by -inf in the bias, by
+bools and -inf in turn, or as `top_mask` selects it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from oracles.problem import AnyProblem, cumulative, dense_mask
 
 SHAPES = ("plain", "narrow", "expanded", "whole", "padded", "turned")
 OPTIONS = Options(
-    mask=("auto", "bool", "bits", "both", "bias", "selected"),
+    mask=("auto", "bool", "bits", "both", "bias", "alternating", "selected"),
     shape=SHAPES,
     hidden=("kept", "nan"),
     splits=(0, 1, 2, 3),
     deterministic=(True, False),
     keys=two_calls.KEYS,
 )
+BY_BIAS = ("bias", "alternating")  # ways to say the mask of which -inf in the bias is a part
 TILE = 64  # of kernels.dynamic_mask.config
 WORD = 32  # kernels.dynamic_mask.config.WORD, whose import would be Triton's too
 
@@ -48,13 +49,14 @@ def by_a_flag(problem: AnyProblem) -> bool:
 
 def says(problem: AnyProblem) -> tuple[str, ...]:
     """The ways to say the mask, beside the default: 'both' is a flag and a tensor that has the flag's zeros too; 'bias'
-    is -inf in the bias, which needs a head of its own for each mask; 'selected' is made by the kernel's own `top_mask`
-    of the scores that a mask of kind top_k has, once for each KV head."""
+    is -inf in the bias, which needs a head of its own for each mask; 'alternating' is that for every other row, and
+    bools for the rest; 'selected' is made by the kernel's own `top_mask` of the scores that a mask of kind top_k has,
+    once for each KV head."""
     ways: tuple[str, ...] = ("bool", "bits")
     ways += ("selected",) * selectable(problem) + ("both",) * _flag_holds(problem)
     shared = problem.bias is not None and problem.bias.kv_heads and problem.group > 1
     joins = problem.bias is not None and not by_a_flag(problem) and not (shared and "per_head" in kinds(problem.mask))
-    return ways + ("bias",) * joins
+    return ways + ("bias", "alternating") * joins
 
 
 def selectable(problem: AnyProblem) -> bool:
@@ -78,7 +80,7 @@ def useful(problem: AnyProblem, given: dict[str, Any]) -> bool:
     told = given["mask"] != "auto" or not by_a_flag(problem)
     if given["mask"] not in ("auto", *says(problem)) or (given["shape"] != "plain" and not (told or problem.bias)):
         return False
-    if given["hidden"] == "nan" and (problem.bias is None or given["mask"] == "bias" or not told):
+    if given["hidden"] == "nan" and (problem.bias is None or given["mask"] in BY_BIAS or not told):
         return False
     if given["keys"] == "split" and not two_calls.useful(problem, given["mask"]):
         return False
@@ -93,8 +95,12 @@ def arguments(problem: AnyProblem, bias: Tensor | None, device: torch.device, gi
         found["causal"] = direction(p.mask)
     mask = None if how == "auto" and by_a_flag(p) else dense_mask(p, device)
     if bias is not None:
-        if mask is not None and (how == "bias" or given["hidden"] == "nan"):
-            bias = torch.where(_heads(mask, bias), bias, float("-inf") if how == "bias" else float("nan"))
+        if mask is not None and (how in BY_BIAS or given["hidden"] == "nan"):
+            seen = _heads(mask, bias)
+            if how == "alternating":
+                by_bools = torch.arange(p.len_q, device=device)[:, None] % 2 == 1
+                seen, mask = seen | by_bools, mask | ~by_bools
+            bias = torch.where(seen, bias, float("-inf") if how in BY_BIAS else float("nan"))
         found["bias"] = shaped(bias, p, given["shape"], narrow=False)
     if mask is not None and how == "bits":
         found["mask"] = _words(mask, p, given["shape"])

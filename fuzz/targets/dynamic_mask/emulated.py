@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 
 from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
 from fuzz.core.target import Device, Execution, Tensors
 from fuzz.devices.emulator.config import BLOCK_CHECKS
 from fuzz.devices.present import cuda_present
+from fuzz.targets.dynamic_mask import long_lists
 from fuzz.targets.dynamic_mask.call import OPTIONS
 from fuzz.targets.dynamic_mask.fewer_kernels import with_fewer_kernels
 from fuzz.targets.dynamic_mask.target import SUPPORT, BundledDynamicMask
@@ -30,6 +32,10 @@ class EmulatedDynamicMask(EmulatedTriton, BundledDynamicMask):
         if cuda_present():
             return "kernels run on the GPU where there is one"
         return super().missing()
+
+    def draw_long_lists(self, draw: random.Random, repeats: int) -> Case | None:
+        """See Target and long_lists.py."""
+        return long_lists.draw_case(draw, self, repeats)
 
     def with_fewer_kernels(self, problem: AnyProblem) -> AnyProblem:
         """See fewer_kernels.py."""

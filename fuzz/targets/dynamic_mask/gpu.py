@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 from fuzz.core.case import Case
 from fuzz.core.target import Device, Tensors
 from fuzz.targets.autograd import import_operators
+from fuzz.targets.dynamic_mask import long_lists
 from fuzz.targets.dynamic_mask.fewer_kernels import with_fewer_kernels
 from fuzz.targets.dynamic_mask.target import SUPPORT, BundledDynamicMask
 from oracles.problem import AnyProblem
@@ -23,6 +25,10 @@ class GpuDynamicMask(BundledDynamicMask):
         """Compiles every kernel that the case launches."""
         import_operators()
         self.compile(case, tensors)
+
+    def draw_long_lists(self, draw: random.Random, repeats: int) -> Case | None:
+        """See Target and long_lists.py."""
+        return long_lists.draw_case(draw, self, repeats)
 
     def with_fewer_kernels(self, problem: AnyProblem) -> AnyProblem:
         """See fewer_kernels.py: with all constants free, a case took 9 s to compile on an H200's machine."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from fuzz.core.case import Case
 from fuzz.core.script_call import ScriptError, Text
-from fuzz.targets.dynamic_mask.call import OPTIONS, by_a_flag, direction
+from fuzz.targets.dynamic_mask.call import BY_BIAS, OPTIONS, by_a_flag, direction
 from oracles.problem import AnyProblem, cumulative
 
 
@@ -43,14 +43,18 @@ def _planes(p: AnyProblem, given: dict[str, Any]) -> tuple[list[str], list[str]]
     lines, named = [], []
     if not flag and how != "bias":
         packed = f"pack_mask(keep.expand(-1, -1, -1, {p.len_k})" + ")"
-        named.append(f"mask={packed if how == 'bits' else 'keep'}")
+        kept = "keep | ~by_bools" if how == "alternating" else "keep"
+        named.append(f"mask={packed if how == 'bits' else kept}")
     if (flag or how == "both") and direction(p.mask) is not None:
         named.append(f"causal={direction(p.mask)!r}")
     if p.bias is not None:
-        hidden = {"bias": "-inf"}.get(how, "nan" if given["hidden"] == "nan" else "")
+        hidden = "-inf" if how in BY_BIAS else "nan" if given["hidden"] == "nan" else ""
         seen = "keep"
         if p.bias.kv_heads and p.group > 1:
             seen = f"keep.expand(-1, {p.heads_q}, -1, -1).unflatten(1, ({p.heads_kv}, {p.group})).any(2)"
+        if how == "alternating":
+            lines.append(f"by_bools = torch.arange({p.len_q}, device=DEVICE)[:, None] % 2 == 1")
+            seen = f"{seen} | by_bools"
         if hidden and not flag:
             lines.append(f'hidden = torch.where({seen}, bias, float("{hidden}"))')
         named.append("bias=hidden" if lines else "bias=bias")

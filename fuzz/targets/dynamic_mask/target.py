@@ -82,7 +82,7 @@ class BundledDynamicMask(AutogradTarget):
 
     def native_masks(self, dtype: Dtype, dim: int) -> tuple[str, ...]:
         """See Target: masks with empty tiles, which is what the kernel is for, and causal ones."""
-        return ("top_k", "top_k", "top_k", "blocks", "window", "causal", "full", "per_head")
+        return ("top_k", "top_k", "top_k", "blocks", "pairs", "window", "causal", "full", "per_head")
 
     def variants_for(self, problem: AnyProblem) -> tuple[Variant, ...]:
         """See Target: every way to say the mask, in every shape; parts of the sums of dK and dV."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import subprocess
 import sys
 
@@ -12,6 +13,8 @@ from msgspec.structs import replace
 from fuzz.core.case import Case, Inputs
 from fuzz.core.refusal import refusal
 from fuzz.core.target import DeviceError
+from fuzz.generate.masks import Sizes, native_mask
+from fuzz.targets.dynamic_mask import long_lists
 from fuzz.targets.dynamic_mask.call import OPTIONS, SHAPES, arguments, calls, direction, says, useful
 from fuzz.targets.dynamic_mask.catalog import CLASSES
 from fuzz.targets.dynamic_mask.counters import check_tiles, mask_of
@@ -68,6 +71,17 @@ def test_a_bias_per_kv_head_is_hidden_where_no_query_head_of_its_group_sees(way)
     assert torch.equal(hidden, ~dense_mask(KV_BIAS).unflatten(1, (2, 2)).any(2))
 
 
+def test_bools_and_a_bias_in_turn_are_the_mask_together():
+    bias = torch.zeros(1, 2, 9, 40, dtype=torch.float16)
+    given = said(KV_BIAS, bias, mask="alternating")
+    by_bias = given["bias"].isfinite().repeat_interleave(2, 1)
+    assert by_bias[..., 1::2, :].all() and given["mask"][..., ::2, :].all()
+    seen = dense_mask(KV_BIAS).unflatten(1, (2, 2)).any(2).repeat_interleave(2, 1)  # of a KV head's bias
+    both = given["mask"] & by_bias
+    assert torch.equal(both[..., 1::2, :], dense_mask(KV_BIAS)[..., 1::2, :])
+    assert torch.equal(both[..., ::2, :], seen[..., ::2, :])
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_mask_in_any_shape_is_the_same_mask(shape):
     mask = said(TOP, shape=shape)["mask"]
@@ -85,7 +99,7 @@ def test_every_way_that_is_drawn_is_useful_and_taken():
             assert useful(problem, OPTIONS.defaults | way)
             assert refusal(target, Case(target.name, problem, variant=way)) is None
         assert not useful(problem, OPTIONS.defaults | {"mask": "nothing"})
-    assert "bias" in says(KV_BIAS) and "bias" not in says(TOP)
+    assert {"bias", "alternating"} <= set(says(KV_BIAS)) and not {"bias", "alternating"} & set(says(TOP))
     assert "bias" not in says(replace(KV_BIAS, mask=PerHead((Full(), Causal()))))
 
 
@@ -150,6 +164,27 @@ def test_causality_ends_a_row_of_tiles_and_a_sequence_its_own():
     check_tiles(tiles, problem, {"causal": causal["causal"]}, 64, 64)
 
 
+def test_long_lists_are_longer_than_a_warp_adds_up_and_some_than_a_turn_and_few_tiles_hold_a_pair():
+    target, longest = CLASSES["emulator"](), set()
+    for seed in range(40):
+        case = target.draw_long_lists(random.Random(seed), 2)
+        assert refusal(target, case) is None
+        p = case.problem
+        longest.add(max(-(-p.len_q // 64), -(-p.len_k // 64)))
+        kept = [row.count("F") + row.count("M") for row in p.mask.rows]
+        assert 0 < sum(kept) <= 2 * max(long_lists.KEPT)
+    assert min(longest) > 64 and max(longest) > 256
+
+
+def test_masks_of_single_pairs_have_tiles_that_one_pair_decides():
+    mask = native_mask(random.Random(4), None, ("pairs",), Sizes((130,), (200,), 1))
+    tiles = torch.nn.functional.pad(
+        dense_mask(replace(TOP, lengths_q=(130,), lengths_k=(200,), mask=mask)), (0, 56, 0, 62)
+    )
+    pairs = tiles[0, 0].unflatten(1, (4, 64)).unflatten(0, (3, 64)).sum((1, 3))
+    assert pairs.max() == 1 and 3 <= int(pairs.sum()) < 12
+
+
 def test_sums_in_any_order_may_differ():
     target = CLASSES["interpreter"]()
     assert target.may_differ(Case(target.name, TOP, variant={"splits": 2, "deterministic": False})) == {"dk", "dv"}
@@ -157,7 +192,9 @@ def test_sums_in_any_order_may_differ():
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("way", [{}, {"mask": "bits", "splits": 2}, {"mask": "bias"}, {"hidden": "nan"}], ids=str)
+@pytest.mark.parametrize(
+    "way", [{}, {"mask": "bits", "splits": 2}, {"mask": "bias"}, {"mask": "alternating"}, {"hidden": "nan"}], ids=str
+)
 @pytest.mark.parametrize("layout", ["padded", "packed"])
 def test_a_script_of_a_case_that_is_right_passes(way, layout, tmp_path):
     pytest.importorskip("triton")
