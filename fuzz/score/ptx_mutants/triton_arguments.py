@@ -154,8 +154,8 @@ TRITON_REMARKS = (
      "Rows without keys keep a log-sum-exp of -inf. It shows where -inf in the bias hides them; where a mask does, P "
      "is set to 0 whatever it is."),
     *((operator, kind, before, near,
-       "Sums over the warps of a list's marks: it shows in a list of more than 64 tiles, 4,096 keys; sessions on the "
-       "emulated GPU have 18.")
+       "Sums over the warps of a list's marks: it shows in a list of more than 64 tiles, 4,096 keys, which one case in "
+       "20 has.")
       for kind in ("lists_kernel", "lists_kernel.2")
       for operator, before, near in (("fragment_swapped", r"ld\.shared", ""), ("lane_wrong", r"shfl\.sync\.up", ""),
                                      ("guard_negated", r"@!?%p\d+ st\.shared", ""))),

@@ -37,7 +37,7 @@ def draw_case(draw: random.Random, target: Target, repeats: int) -> Case:
     rows = tuple(lines) if of_keys else tuple("".join(column) for column in zip(*lines, strict=True))
     heads_kv, heads_q = draw.choice(((1, 1), (1, 1), (1, 2)))
     bias = Bias(rows=draw.choice((True, False))) if support.bias and draw.choice((True, False)) else None
-    problem = target.with_fewer_kernels(
+    problem: Problem = target.with_fewer_kernels(  # type: ignore[assignment]
         Problem(
             (few if of_keys else long,),
             (long if of_keys else few,),
