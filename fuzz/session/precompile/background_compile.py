@@ -71,6 +71,7 @@ class BackgroundCompile:
         self._thread: threading.Thread | None = None
         self._timer: threading.Timer | None = None
         self._planning, self._total, self._done, self._failed = False, 0, 0, 0
+        self._unplanned: set[str] = set()  # targets whose `builds` raised
 
     def __enter__(self) -> BackgroundCompile:
         return self
@@ -158,7 +159,7 @@ class BackgroundCompile:
                 continue
             with warnings.catch_warnings():  # pytest's session has not begun yet: cases are drawn all the same
                 warnings.simplefilter("ignore", HypothesisWarning)
-                builds = builds_of(shard, self._settings, archs[shard.target], PLANNED)
+                builds = builds_of(shard, self._settings, archs[shard.target], PLANNED, self._not_planned)
             for build in builds:
                 if build not in there:
                     there[build] = self._pool.cache.load(build) is not None
@@ -171,6 +172,13 @@ class BackgroundCompile:
                 self._release(shard)
         self._record(build for build, cached in there.items() if cached)
         return missing
+
+    def _not_planned(self, case: Case, error: Exception) -> None:
+        """Says that a case's kernels are not compiled ahead; of a target once. Its worker meets the error again."""
+        if case.target not in self._unplanned:
+            self._unplanned.add(case.target)
+            about = f"{case.target}: kernels of case {case.id}, and of others maybe, are not compiled ahead"
+            self.say(f"attnfuzz: {about}: {type(error).__name__}: {error}")
 
     def _compile(self, missing: dict[str, set[Build]]) -> None:
         assert self._pool is not None

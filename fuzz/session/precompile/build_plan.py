@@ -8,6 +8,7 @@ such a case needs is compiled when it comes (fuzz/compiling/obtain.py).
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -62,9 +63,19 @@ def plan(settings: Settings, arch: str) -> Plan:
     return Plan(builds, {build.key: uses[build] for build in builds}, dict(drawn), left_out)
 
 
-def builds_of(shard: Shard, settings: Settings, arch: str, most: int | None = None) -> Counter[Build]:
+def builds_of(
+    shard: Shard,
+    settings: Settings,
+    arch: str,
+    most: int | None = None,
+    failed: Callable[[Case, Exception], None] | None = None,
+) -> Counter[Build]:
     """What the cases of one shard need that its target takes, each with the number of cases that need it. Empty for a
-    target that is not compiled ahead. most: of the first so many cases only."""
+    target that is not compiled ahead.
+
+    most    of the first so many cases only
+    failed  is called where the target's `builds` raises; the other cases' kernels are there. None: it is raised
+    """
     uses: Counter[Build] = Counter()
     drawn = count(1)
     target = load(shard.target, settings.files, settings.device)
@@ -74,7 +85,12 @@ def builds_of(shard: Shard, settings: Settings, arch: str, most: int | None = No
 
     def add(case: Case) -> None:
         if refusal(target, case) is None:
-            uses.update(builds(case, arch))
+            try:
+                uses.update(builds(case, arch))
+            except Exception as error:
+                if failed is None:
+                    raise
+                failed(case, error)
         if next(drawn) == most:
             raise Stop
 
