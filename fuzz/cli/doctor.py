@@ -27,6 +27,7 @@ Status: TypeAlias = Literal["ok", "warning", "missing"]
 LIMIT = 60.0
 GIB = 1 << 30
 MARKS = {"ok": "ok     ", "warning": "warning", "missing": "MISSING"}
+WRONG_TRITON = "3.6."  # it leaves out fences before wgmma, and its ptxas miscompiles
 INSTALL = f"{Path(sys.executable).name} -m pip install -c constraints.txt -e '.[dev]'"
 
 
@@ -143,9 +144,12 @@ def _driver(machine: Machine) -> Found:
 
 def _triton(machine: Machine) -> Found:
     status, text = _package("triton", machine)
-    return status, text + (
-        "" if status != "ok" else ", on the GPU" if machine.cuda else ", on the emulated GPU (no GPU)"
-    )
+    if status != "ok":
+        return status, text
+    where = "on the GPU" if machine.cuda else "on the emulated GPU (no GPU)"
+    if text.startswith(WRONG_TRITON):
+        return "warning", f"{text}, {where}: wrong kernels for Hopper, see docs/explanation/dynamic_mask.md"
+    return "ok", f"{text}, {where}"
 
 
 def _package(name: str, _: Machine) -> Found:

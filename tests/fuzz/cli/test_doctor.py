@@ -52,6 +52,13 @@ def test_a_cpu_build_of_torch_beside_a_gpu_is_missing():
     assert doctor._driver(machine) == ("ok", "driver 570")
 
 
+@pytest.mark.parametrize(("installed", "status"), [("3.6.0", "warning"), ("3.9.0", "ok"), ("3.60.0", "ok")])
+def test_a_triton_that_makes_wrong_kernels_is_a_warning(monkeypatch, installed, status):
+    monkeypatch.setattr(doctor, "version", lambda name: installed)
+    found = doctor._triton(Machine({}, ["NVIDIA X, 9.0, 1 MiB, 570"], ""))
+    assert (found[0], "on the GPU" in found[1], "wrong kernels" in found[1]) == (status, True, status == "warning")
+
+
 def test_a_torch_that_cannot_be_imported_is_named(monkeypatch):
     monkeypatch.setattr(doctor, "_TORCH", "raise ImportError('libcudart.so.13: cannot open shared object file')")
     machine = Machine.look()
