@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kernels.blocksparse.call_checks import check_call
+from kernels.blocksparse.lists.halves import halve_keys
 from kernels.blocksparse.lists.schedule import Schedule, schedule_of
 from kernels.blocksparse.lists.types import OPEN, BlockSparse
 from kernels.blocksparse.ops import block_sparse_forward, flatten
@@ -38,12 +39,12 @@ def block_sparse_attention(
 ) -> tuple[Tensor, Tensor]:
     """softmax over the listed blocks of softcap(scale · Q K^T), times V; differentiable in q, k and v.
 
-    q              (batch, heads_q, len_q, dim) bfloat16 or float16, any strides; dims 8 to 256 in steps of 8, for
-                   gradients above 128 with tiles of 64 keys (NOTE [large dims] of backward/tiling.py). With
+    q              (batch, heads_q, len_q, dim) bfloat16 or float16, any strides; dims 8 to 256 in steps of 8. With
                    cu_seqlens: (total_q, heads_q, dim), sequences one after another
     k, v           (batch, heads_kv, len_k, dim), or (total_k, heads_kv, dim); consecutive query heads share a KV head
     blocks         which tiles are computed and how partial ones are masked; its device is q's. Every sequence's own
-                   length is applied besides
+                   length is applied besides. Gradients above head dim 128 take tiles of 64 keys (NOTE [large dims] of
+                   backward/tiling.py): lists of 128 are halved at each call (`halves.halve_keys` does it once)
     scale          positive and finite, 1 / sqrt(dim) by default
     softcap        scores become softcap · tanh(score / softcap); 0 for none
     deterministic  gradients bitwise the same in every run: the adds to dQ are ordered by blocks.order, which is
@@ -110,12 +111,19 @@ def operator_arguments(
     backward = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     check_call(q, k, blocks, rescheduled, lengths, backward)
     if backward and q.shape[-1] > LARGEST_DIM[blocks.tile_n]:
-        raise ValueError(
-            f"blocks.tile_n: needs 64 for gradients above head dim {LARGEST_DIM[128]}, as dK and dV of 128 keys do not "
-            f"fit into registers; got {blocks.tile_n} with dim {q.shape[-1]}"
-        )
+        rescheduled = _halved(rescheduled, k, lengths)
     lists, numbers = flatten(rescheduled)
     return q, k, v, lengths, lists, numbers, float(scale), float(softcap), bool(deterministic)
+
+
+def _halved(blocks: BlockSparse, k: Tensor, lengths: list[Tensor]) -> BlockSparse:
+    """The blocks over tiles of half as many keys; the device is asked nothing."""
+    if k.dim() == 3:
+        assert blocks.backward is not None
+        return halve_keys(blocks, lengths[1].diff(), longest=blocks.backward.rows * blocks.tile_n)
+    length = k.shape[2]
+    one = torch.full((1,), length, dtype=torch.int64, device=k.device)
+    return halve_keys(blocks, lengths[1] if lengths else one, longest=length)
 
 
 def _check_tensors(

@@ -96,14 +96,16 @@ def test_planned_random_blocks():
     check(*tensors(400, 400), plan.blocks, mask)
 
 
-def test_packed_sequences_with_a_gradient_of_lse():
+@pytest.mark.parametrize(("tile_n", "dim"), [(64, 32), (128, 136)])
+def test_packed_sequences_with_a_gradient_of_lse(tile_n, dim):
+    """With gradients of head dim 136, blocks of 128 keys are halved."""
     lengths = [70, 0, 130]
-    blocks = causal(lengths, lengths, tile_m=64, tile_n=64)
+    blocks = causal(lengths, lengths, tile_m=64, tile_n=tile_n)
     starts = torch.tensor([0, 70, 70, 200], dtype=torch.int32)
     mask = torch.zeros(200, 200, dtype=torch.bool)
     for first, last in ((0, 70), (70, 200)):
         mask[first:last, first:last] = torch.ones(last - first, last - first).tril().bool()
-    q, k, v = tensors(200, 200)
+    q, k, v = tensors(200, 200, dim=dim)
     rows = [x.detach()[0].transpose(0, 1).contiguous().requires_grad_() for x in (q, k, v)]
     found = block_sparse_attention(*rows, blocks, deterministic=True, cu_seqlens_q=starts, cu_seqlens_k=starts)
     wanted = dense(q, k, v, mask)
@@ -116,3 +118,16 @@ def test_packed_sequences_with_a_gradient_of_lse():
     torch.testing.assert_close(found[1].double()[None], wanted[1], atol=3e-2, rtol=3e-2)
     for one, other in zip(grads, wanted_grads, strict=True):
         torch.testing.assert_close(one.double().transpose(0, 1)[None], other.double(), atol=3e-2, rtol=3e-2)
+
+
+@pytest.mark.parametrize("kind", ["bits", "band"])
+def test_gradients_of_large_head_dims_by_lists_of_128_keys(kind):
+    """Each block is halved. The last one of 320 keys has no second half, the first of 130 a short one."""
+    for len_q, len_k in ((70, 320), (130, 130)) if kind == "band" else ((70, 320),):
+        mask = torch.ones(len_q, len_k, dtype=torch.bool).tril(len_k - len_q)
+        blocks = causal(len_q, len_k, align="bottom_right", tile_m=64)
+        if kind == "bits":
+            mask &= torch.rand(len_q, len_k, generator=torch.Generator().manual_seed(4)) < 0.8
+            blocks = from_mask(mask[None, None], tile_m=64)
+        assert blocks.tile_n == 128
+        check(*tensors(len_q, len_k, dim=136), blocks, mask)
