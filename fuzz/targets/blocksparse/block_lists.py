@@ -18,6 +18,7 @@ from torch import Tensor
 from fuzz.core.case import Case
 from fuzz.targets.blocksparse import two_calls
 from kernels.blocksparse.lists import bands, from_mask, intervals, linear, ranges
+from kernels.blocksparse.lists.halves import halve_keys
 from kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, Schedule, permutation
 from kernels.blocksparse.lists.types import Bits, BlockList, BlockLists, BlockSparse
 from kernels.blocksparse.lists.write_order import with_order
@@ -28,6 +29,7 @@ from oracles.problem import AnyProblem, cumulative, dense_mask
 
 MASKS = ("bits", "intervals", "band")
 LISTS = ("csr", "padded", "compact")
+HALVED = "halved"  # lists over tiles of 128 keys, of which halve_keys makes such over 64
 FASTEST = "fastest"  # products of the forward kernel: what the arch has best
 SCHEDULES = ("ascending", "descending", "shuffled", "planned")
 TILES = (64, 128)
@@ -106,10 +108,11 @@ def _key(case: Case) -> tuple[AnyProblem, Options, int]:
 @functools.lru_cache(maxsize=8)
 def _made(p: AnyProblem, named: Options, seed: int, parity: int | None = None) -> BlockSparse:
     options = dict(named)
+    halved, schedule = options["lists"] == HALVED, _schedule(p, options, seed)
     tiles: dict[str, Any] = {
         "tile_m": int(options["tile_m"]),
-        "tile_n": int(options["tile_n"]),
-        "schedule": _schedule(p, options, seed),
+        "tile_n": int(options["tile_n"]) * (2 if halved else 1),
+        "schedule": ASCENDING if halved else schedule,
         "backward": p.backward,
     }
     if options["mask"] == "band":
@@ -119,6 +122,9 @@ def _made(p: AnyProblem, named: Options, seed: int, parity: int | None = None) -
         made = _from_intervals(p, str(options["source"]), **tiles)
     else:
         made = _from_tokens(p, str(options["lists"]), **tiles)
+    if halved:
+        made = halve_keys(made, p.lengths_k)
+        made = with_order(made, schedule) if p.backward else replace(made, schedule=schedule)
     if parity is not None:
         made = two_calls.keys_of_parity(made, parity)
     if options["schedule"] == "planned" and p.backward:
@@ -226,7 +232,7 @@ def laid_out(blocks: BlockSparse, layout: str) -> BlockSparse:
     """The blocks with their lists laid out in CSR, padded to the whole grid, or to the longest row (compact); what
     runs parallel to an index tensor (slots, ranks) moves with it. Compact ones have no LPT orders, as lists that no
     builder of the kernels' own has made."""
-    if layout == "csr":
+    if layout in ("csr", HALVED):
         return blocks
     forward, backward, mask, order = blocks.forward, blocks.backward, blocks.mask, blocks.order
     rows = blocks.m_blocks

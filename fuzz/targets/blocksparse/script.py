@@ -11,7 +11,7 @@ from fuzz.core.case import Case
 from fuzz.core.script_call import Text
 from fuzz.targets import merge_by_lse
 from fuzz.targets.blocksparse import block_lists, two_calls
-from fuzz.targets.blocksparse.block_lists import FASTEST, options_of, schedule_of
+from fuzz.targets.blocksparse.block_lists import FASTEST, HALVED, options_of, schedule_of
 from oracles.masks import Causal, Window
 from oracles.problem import cumulative
 
@@ -22,7 +22,10 @@ def blocksparse_text(case: Case, mutant: str) -> Text:
     """Block lists from `keep` (or from the band's parameters), and the call."""
     p, options = case.problem, options_of(case)
     lengths = f"{list(p.lengths_q)}, {list(p.lengths_k)}"
-    tiles = f"tile_m={options['tile_m']}, tile_n={options['tile_n']}, schedule=schedule, backward={p.backward}"
+    halved = options["lists"] == HALVED
+    tile_n = int(options["tile_n"]) * (2 if halved else 1)
+    order = "ASCENDING" if halved else "schedule"
+    tiles = f"tile_m={options['tile_m']}, tile_n={tile_n}, schedule={order}, backward={p.backward}"
     how = str(options["mask"])
     made = {
         "bits": f"from_mask(keep, {lengths}, {tiles})",
@@ -34,6 +37,9 @@ def blocksparse_text(case: Case, mutant: str) -> Text:
         pad = f"(0, -keep.shape[2] % {options['tile_m']})"
         call.append(f"bounds = torch.nn.functional.pad(runs(keep), {pad})")
     call.append(f"blocks = {made}")
+    if halved:
+        half = f"halve_keys(blocks, {list(p.lengths_k)})"
+        call.append(f"blocks = {f'with_order({half}, schedule)' if p.backward else half}")
     planned = options["schedule"] == "planned" and p.backward
     split = two_calls.splits(case)
     if split:
@@ -68,7 +74,8 @@ def blocksparse_text(case: Case, mutant: str) -> Text:
     )
     lines = [f"sys.path.insert(0, {str(_ROOT)!r})  # the folder that holds `kernels`"]
     imported = [source, sources[how], _SCHEDULES] + [_PLANNER] * planned + [*_TWO_CALLS] * split
-    lines += [f"from {one}  # noqa: E402" for one in sorted(imported)]
+    imported += [*_HALVES] * halved
+    lines += [f"from {one}  # noqa: E402" for one in sorted(set(imported))]
     parts: list[Callable[..., Any]] = [block_lists.runs, block_lists._positions] * (how == "intervals")
     if split:
         parts += [two_calls.keys_of_parity, two_calls.listed, two_calls.beside]
@@ -82,6 +89,10 @@ _TWO_CALLS = (  # what keys_of_parity reads
     "dataclasses import replace",
     "kernels.blocksparse.lists.lpt import with_lpt_order",
     "kernels.blocksparse.lists.types import Bits, BlockList, BlockLists, BlockSparse, entries, exclusive_sum",
+    "kernels.blocksparse.lists.write_order import with_order",
+)
+_HALVES = (
+    "kernels.blocksparse.lists.halves import halve_keys",
     "kernels.blocksparse.lists.write_order import with_order",
 )
 _SCHEDULES = "kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, permutation"

@@ -30,6 +30,7 @@ from fuzz.targets.autograd import AutogradTarget
 from fuzz.targets.blocksparse import cta_subset, long_lists, two_calls
 from fuzz.targets.blocksparse.block_lists import (
     FASTEST,
+    HALVED,
     LISTS,
     MASKS,
     SCHEDULES,
@@ -78,7 +79,7 @@ _KNOWN = {
     "tile_m": TILES,
     "tile_n": TILES,
     "mask": MASKS,
-    "lists": LISTS,
+    "lists": (*LISTS, HALVED),
     "source": SOURCES,
     "schedule": SCHEDULES,
     "deterministic": (False, True),
@@ -337,6 +338,10 @@ _RULES = (
     Rule(
         "lists by way of ranges for sequences or heads that differ",
         lambda case: source_of(case) == "ranges" and not as_ranges(case.problem),
+    ),
+    Rule(
+        "lists whose blocks were halved, over tiles of other than 64 keys",
+        lambda case: options_of(case)["lists"] == HALVED and options_of(case)["tile_n"] != 64,
     ),
     Rule("a scale that is not positive", _bad_scale, "refuses"),
 )

@@ -14,7 +14,7 @@ from typing import Any
 
 from fuzz.core.kernel_choice import KernelChoice
 from fuzz.targets.blocksparse import two_calls
-from fuzz.targets.blocksparse.block_lists import LISTS, MASKS_OF, SCHEDULES, expressible
+from fuzz.targets.blocksparse.block_lists import HALVED, LISTS, MASKS_OF, SCHEDULES, expressible
 from kernels.blocksparse.spec.variant import LARGEST_DIM, PADDED_DIMS, padded_dim
 from oracles.masks import Causal
 from oracles.problem import AnyProblem, Dtype, Problem
@@ -81,11 +81,12 @@ def variants_for(problem: AnyProblem, *, emulated: bool, on_gpu: bool = False) -
 
 def free_choices(problem: AnyProblem, kernel: dict[str, Any], emulated: bool) -> list[dict[str, Any]]:
     """What costs no compile. Half of the ordered adds of three KV tiles or more come in a shuffled order: two tiles
-    have no order that the other schedules do not have too."""
+    have no order that the other schedules do not have too. Above head dim 128 a user's lists may be over 128 keys."""
     ordered = problem.backward and kernel["deterministic"] and problem.len_k > 2 * kernel["tile_n"]
     schedules = (*SCHEDULES, "shuffled", "shuffled") if ordered else SCHEDULES
+    layouts = (*LISTS, HALVED) if problem.dim > LARGEST_DIM[128] and kernel["tile_n"] == 64 else LISTS
     free: list[dict[str, Any]] = [
-        {"lists": lists, "schedule": schedule} for lists, schedule in product(LISTS, schedules)
+        {"lists": lists, "schedule": schedule} for lists, schedule in product(layouts, schedules)
     ]
     if not emulated:
         return free

@@ -1,12 +1,15 @@
 """Block lists over tiles of 128 keys as lists over tiles of 64 keys.
 
 For gradients at head dims above 128, whose dK and dV of 128 keys do not fit into registers: each block becomes the two
-blocks of its halves, and a mask of bits is cut along with them. A half that begins past its sequence's end is left out.
+blocks of its halves. A half that begins past its sequence's end is left out. A mask of bits is cut along with them: a
+half without a bit is left out too, and one of ones is full. Halves of other partial blocks stay partial. (Bits past a
+sequence's end mean nothing: what they make of a half costs time there, and changes no result.)
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -34,17 +37,22 @@ def halve_keys(blocks: BlockSparse, lengths_k: LengthsLike, *, longest: int | No
         raise ValueError(f"blocks.tile_n: needs {2 * TILE_N}, got {blocks.tile_n}")
     most = None if longest is None else (1, longest)
     shape = shape_of(1, lengths_k, blocks.tile_m, TILE_N, blocks.device, most)
-    (partial, source), (full, _) = (_halved(one, shape) for one in (blocks.forward.partial, blocks.forward.full))
+    partial, full = (_Halves.of(one, shape) for one in (blocks.forward.partial, blocks.forward.full))
     mask = blocks.mask
     if isinstance(mask, Bits):
         slots = len(mask.words)
         words = mask.words.view(slots, blocks.tile_m, 2, TILE_N // 32).transpose(1, 2)
-        slot = mask.slot[source // 2 % mask.slot.numel()] * 2 + source % 2
-        mask = Bits(words.reshape(2 * slots, blocks.tile_m, TILE_N // 32).contiguous(), slot.to(torch.int32))
+        words = words.reshape(2 * slots, blocks.tile_m, TILE_N // 32).contiguous()
+        slot = mask.slot[partial.source // 2 % mask.slot.numel()] * 2 + partial.source % 2
+        known = slot.clamp(0, 2 * slots - 1)
+        ones, some = (words == -1).all(2).all(1)[known], (words != 0).any(2).any(1)[known]
+        full = full.and_of(partial, ones)
+        partial = replace(partial, there=partial.there & some & ~ones)
+        mask = Bits(words, partial.listed(slot))
     schedule = _halved_schedule(blocks.schedule, shape.n_blocks)
     halved = replace(
         blocks,
-        forward=BlockLists(partial, full),
+        forward=BlockLists(partial.as_list(), full.as_list()),
         backward=None,
         mask=mask,
         tile_n=TILE_N,
@@ -60,28 +68,57 @@ def halve_keys(blocks: BlockSparse, lengths_k: LengthsLike, *, longest: int | No
     return halved if blocks.order is None else with_order(halved)
 
 
-def _halved(one: BlockList, shape: Shape) -> tuple[BlockList, Tensor]:
-    """The list of halves, and where each came from: twice the place in an index of as many lists as there are
-    sequences, plus 1 for the second half; 0 where there is no entry."""
-    if shape.batch > one.batch:  # the last block of one sequence has a second half, and of another one it has none
-        one = spread(one, shape.batch, one.heads)
-    e = entries(one)
-    half = torch.arange(2, device=one.index.device)
-    block = (2 * one.index[e.place].to(torch.int64)[:, None] + half).flatten()
-    source = (2 * e.place[:, None] + half).flatten()
-    row = e.row.repeat_interleave(2)
-    ends = ceil_div(shape.len_k, TILE_N)
-    sequence = torch.div(row, max(one.heads * one.rows, 1), rounding_mode="floor").clamp(max=shape.batch - 1)
-    there = e.valid.repeat_interleave(2) & (block < ends[sequence])
-    count = torch.zeros(one.count.numel() + 1, dtype=torch.int32, device=row.device)
-    count.scatter_add_(0, row, there.to(torch.int32))
-    count = count[:-1].view(one.count.shape).contiguous()
-    place = torch.where(there, there.cumsum(0) - 1, there.numel())
-    index, origin = (
-        torch.zeros(there.numel() + 1, dtype=dtype, device=row.device).scatter_(0, place, values.to(dtype))[:-1]
-        for dtype, values in ((torch.int32, block), (torch.int64, source))
-    )
-    return BlockList(count, index, exclusive_sum(count)), origin
+@dataclass(frozen=True, eq=False)
+class _Halves:
+    """Halves of the blocks of a list, row after row.
+
+    shape   (batch, heads, rows) of the list's counts
+    row     int64: number of the row, as in Entries
+    block   int64: the half, a block of half as many keys
+    source  int64: twice the place in the list's index, repeated for each sequence, plus 1 for a second half
+    there   bool: a half that is listed
+    """
+
+    shape: tuple[int, ...]
+    row: Tensor
+    block: Tensor
+    source: Tensor
+    there: Tensor
+
+    @classmethod
+    def of(cls, one: BlockList, shape: Shape) -> _Halves:
+        """Both halves of every block, those there that begin within their sequence."""
+        if shape.batch > one.batch:  # the last block of one sequence has a second half, and of another one it has none
+            one = spread(one, shape.batch, one.heads)
+        e = entries(one)
+        half = torch.arange(2, device=one.index.device)
+        block = (2 * one.index[e.place].to(torch.int64)[:, None] + half).flatten()
+        row = e.row.repeat_interleave(2)
+        ends = ceil_div(shape.len_k, TILE_N)
+        sequence = torch.div(row, max(one.heads * one.rows, 1), rounding_mode="floor").clamp(max=shape.batch - 1)
+        there = e.valid.repeat_interleave(2) & (block < ends[sequence])
+        return cls(tuple(one.count.shape), row, block, (2 * e.place[:, None] + half).flatten(), there)
+
+    def and_of(self, others: _Halves, chosen: Tensor) -> _Halves:
+        """These and the chosen ones of others, row after row."""
+        row, block = (torch.cat((getattr(self, x), getattr(others, x))) for x in ("row", "block"))
+        there = torch.cat((self.there, others.there & chosen))
+        order = row.argsort(stable=True)
+        return _Halves(self.shape, row[order], block[order], torch.zeros_like(row), there[order])
+
+    def as_list(self) -> BlockList:
+        """Those that are there as a list in CSR, of as many elements as there are halves."""
+        rows = math.prod(self.shape)
+        count = torch.zeros(rows + 1, dtype=torch.int32, device=self.row.device)
+        count.scatter_add_(0, self.row, self.there.to(torch.int32))
+        count = count[:-1].view(self.shape).contiguous()
+        return BlockList(count, self.listed(self.block), exclusive_sum(count))
+
+    def listed(self, values: Tensor) -> Tensor:
+        """Values of those that are there, int32, parallel to the list's index; 0 behind them."""
+        place = torch.where(self.there, self.there.cumsum(0) - 1, self.there.numel())
+        made = torch.zeros(self.there.numel() + 1, dtype=torch.int32, device=self.row.device)
+        return made.scatter_(0, place, values.to(torch.int32))[:-1]
 
 
 def _halved_schedule(schedule: Schedule, n_blocks: int) -> Schedule:

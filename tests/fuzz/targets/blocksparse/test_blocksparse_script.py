@@ -22,6 +22,7 @@ TILES = {"tile_m": 64, "tile_n": 64}
 CASES = {
     "bits": (Problem((70,), (90,), 2, 1, 64, 64, "float16", mask=Causal(), backward=False), {"schedule": "shuffled"}),
     "band": (Problem((70, 9), (90, 80), 2, 1, 64, 64, "float16", mask=Window(20, 3), backward=False), {"mask": "band"}),
+    "halved": (Problem((70,), (200,), 1, 1, 64, 64, "float16", mask=Causal("bottom_right")), {"lists": "halved"}),
     "intervals": (
         Problem((70, 9), (90, 80), 2, 1, 64, 64, "float16", "packed", Documents((30,)), softcap=5.0, backward=False),
         {"mask": "intervals"},

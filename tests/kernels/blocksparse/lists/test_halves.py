@@ -42,12 +42,20 @@ def tokens(blocks, batch, heads, len_q, len_k):
     return found[:, :, :len_q, :len_k]
 
 
+def entries_of(one):
+    """Each row's blocks, ascending."""
+    rows = zip(one.begin.flatten().tolist(), one.count.flatten().tolist(), strict=True)
+    return [sorted(one.index[begin : begin + count].tolist()) for begin, count in rows]
+
+
 def random_mask(batch, heads, len_q, len_k):
     draw = torch.Generator().manual_seed(3)
     tiles = torch.rand(batch, heads, -(-len_q // 64), -(-len_k // 64), generator=draw) < 0.6
     kept = tiles.repeat_interleave(64, 2).repeat_interleave(64, 3)[:, :, :len_q, :len_k]
     kept = kept & (torch.rand(kept.shape, generator=draw) < 0.7)
     kept[..., :128, :128] = True  # a full block, where it is of 128 keys
+    kept[..., :128, 128:192] = False  # half of one has no pair
+    kept[..., 128:256, 128:192] = True  # half of one is full
     return kept
 
 
@@ -68,6 +76,12 @@ def test_bits_say_the_same_and_lists_are_valid(given, shared, tile_m):
     for b, (q, k) in enumerate(zip(known.lengths_q.tolist(), known.lengths_k.tolist(), strict=True)):
         found = tokens(halved, known.batch, 2, known.longest_q, known.longest_k)[b, :, :q, :k]
         assert torch.equal(found, mask[b, :, :q, :k].expand(2, -1, -1))
+    direct = from_mask(mask, lengths_q, lengths_k, tile_m=tile_m, tile_n=64)
+    here, there = ([entries_of(getattr(x.forward, kind)) for kind in ("partial", "full")] for x in (halved, direct))
+    # Full ones are told by their bits, which mean nothing past a sequence's end.
+    assert here == there if given != "ragged" else all(set(x) <= set(y) for x, y in zip(here[1], there[1], strict=True))
+    both = [[sorted([*partial, *full]) for partial, full in zip(*x, strict=True)] for x in (here, there)]
+    assert both[0] == both[1]
     assert halved.merged and (halved.order is None) == (made.order is None) and halved.lpt is not None
 
 
