@@ -26,7 +26,8 @@ OF = TARGETS["dynamic_mask"][0]
 def few(tmp_path_factory):
     """A survey of three cases, kept in a folder."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(survey, "LEAST", 2)
+        for name in ("LEAST", "FEWEST"):
+            patch.setattr(survey, name, 2)
         for name, cases in (("CASES", 3), ("WIDE", 3), ("MOST", 3)):
             patch.setattr(trial, name, cases)
         found = Survey(1, tmp_path_factory.mktemp("survey"))
