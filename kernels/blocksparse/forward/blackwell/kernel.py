@@ -290,9 +290,8 @@ class BlackwellForward(Forward):
         )
         mainloop.softmax_steps(w)
         # Q is there, and the products that read it are done for all: its place becomes that of O
-        if cutlass.const_expr(tuning.tma):
-            if common.tile_iterator.entries > 0:
-                cute.arch.mbarrier_wait(common.loaded_q, 0)
+        if tuning.tma and common.tile_iterator.entries > 0:
+            cute.arch.mbarrier_wait(common.loaded_q, 0)
         self.meet()
         self.write_row(w, sQ, lse_row)
         self.meet()

@@ -3,9 +3,9 @@
 """Loads of Q, K and V by TMA: one thread of a warp issues the copy of a tile, which takes no registers.
 
 NOTE [whole tiles] TMA loads tiles whose rows all belong to the sequence. After the last row of a sequence come those of
-the next one, or rows that nobody has written; a NaN in such a row of V would stay one, as 0 times NaN is. So a tile with
-fewer rows is copied by the 32 lanes of its warp with cp.async, which makes zeros of the others. A tensor map then needs
-no number of rows: it has ROWS, more than any tensor. Columns past the head dim are past the map's end, where TMA writes
+the next one, or rows that nobody has written; a NaN in such a row of V would stay one, as 0 times NaN is. So the 32
+lanes of the warp copy a tile with fewer rows with cp.async, which makes zeros of the others. A tensor map then needs no
+number of rows: it has ROWS, more than any tensor. Columns past the head dim are past the map's end, where TMA writes
 zeros. Either way `full` gets one arrival. That of a thread which says how many bytes will come completes its phase once
 they have come; cp.async is waited for and fenced for the products before the arrival.
 """
