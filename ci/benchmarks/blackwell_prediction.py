@@ -211,7 +211,8 @@ def shortest_way(code: list[tuple[int, str]], loop: tuple[int, int], mark: str, 
     where there is no such way."""
     place = {at: i for i, (at, _) in enumerate(code)}
     first, last = place[loop[0]], place[loop[1]]
-    queue, seen = [(0, first, 0)], set()
+    queue = [(0, first, 0)]
+    seen: set[tuple[int, int]] = set()
     while queue:
         cost, i, passed = heapq.heappop(queue)
         if (i, passed) in seen:
