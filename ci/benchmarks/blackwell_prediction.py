@@ -1,4 +1,4 @@
-"""Predicts the speed of the backward kernel by tcgen05 on a B200, which no run has tested, from its instructions.
+"""Predicts the speed of the kernels by tcgen05 on a B200, which no run has tested, from their instructions.
 
     python ci/benchmarks/blackwell_prediction.py [--out ci/results/blackwell_prediction_host.json]
 
@@ -9,21 +9,24 @@ For each head dim, clocks of one SM for a block of 128 x 128, bfloat16, long seq
     exponentials   16 a clock (CUDA Programming Guide, "Arithmetic Instructions", compute capability 10.0)
     shared memory  bytes that products read and that loads and dS write, at 128 a clock; LSE and delta, one read of 16
                    bytes by a warp a clock
-    issue slots    of one scheduler: two softmax warps, a dQ warp, and the busiest other one. Instructions of the loop
-                   of each role, each counted once: as if every block were masked, and every wait over at once
-    L2             bytes of Q and dO read and of dQ added, at a rate that is a guess: twice that at which Hopper's
-                   kernel reads K and V on an H100
+    issue slots    of one scheduler. Backward: two softmax warps, a dQ warp, and the busiest other one; instructions of
+                   the loop of each role, each counted once: as if every block were masked, and every wait over at once.
+                   Forward: a softmax warp and the busier of those that load and issue products; instructions of the
+                   shortest way through the loop: no block is masked, O is not rescaled, TMA loads every tile
+    L2             bytes of K and V read, or of Q and dO read and of dQ added, at a rate that is a guess: twice that at
+                   which Hopper's kernel reads K and V on an H100
     chain          what one step waits for before the next may begin: dP, then dS by the softmax warps, dK and dQ, and,
                    where dQ takes dP's columns, reading dQ out. Their parts of the loop in issue slots, and LATENCY
                    clocks at each of the hand-overs
 
-The prediction is the largest of them to 1.6 times that: what the kernel by wgmma takes of its own largest column on an
-H100 (docs/performance/index.md, "What bounds them").
+The prediction is the largest of them to FORWARD_RANGE or RANGE times that: what the kernels by wgmma take of their own
+largest column on an H100 (docs/performance/index.md, "What bounds them").
 """
 
 from __future__ import annotations
 
 import argparse
+import heapq
 import json
 import os
 import re
@@ -48,13 +51,16 @@ L2 = 2 * 5.2e12 / SMS / CLOCK  # bytes a clock and SM: a guess
 TILE = 128
 LATENCY = 100  # clocks of an mbarrier's phase, a commit or a round trip to tensor memory: a guess
 RANGE = (1.0, 1.6)  # of clocks over the largest column
+FORWARD_RANGE = {64: (1.0, 2230 / 1024), 128: (1.0, 2930 / 1965)}
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Clocks of one SM for a block, by unit, the range predicted of them, and TFLOP/s of the whole GPU."""
+    """Clocks of one SM for a block, by unit, the range predicted of them, and TFLOP/s of the whole GPU. loads: tma or
+    cp.async."""
 
     dim: int
+    loads: str
     instructions: dict[str, int]
     clocks: dict[str, int]
     nearest: str
@@ -67,13 +73,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    found = [predict(dim) for dim in (64, 128)]
-    for one in found:
+    forward = [predict_forward(dim, tma) for dim in (64, 128) for tma in (1, 0)]
+    backward = [predict(dim) for dim in (64, 128)]
+    for one in (*forward, *backward):
         print(json.dumps(asdict(one)))
     if given.out:
         rates = {"sms": SMS, "clock_hz": CLOCK, "flops_a_clock": FLOPS, "l2_bytes_a_clock": round(L2, 1)}
         command = "python ci/benchmarks/blackwell_prediction.py --out " + str(given.out)
-        made = {"command": command, "rates": rates, "latency_clocks": LATENCY, "backward": [asdict(x) for x in found]}
+        made = {"command": command, "rates": rates, "latency_clocks": LATENCY}
+        made |= {"forward": [asdict(x) for x in forward], "backward": [asdict(x) for x in backward]}
         given.out.write_text(json.dumps(made, indent=1) + "\n")
     return 0
 
@@ -83,10 +91,37 @@ def predict(dim: int) -> Prediction:
     variant = Variant("backward", "bfloat16", dim, products="tcgen05")
     counts = instructions_by_role(sass(build(variant, "sm_100a").artifacts.CUBIN), dim)
     clocks = clocks_of(dim, counts, shares_dq=blackwell_backward_tuning(variant).shares_dq)
+    return prediction(dim, "cp.async", counts, clocks, RANGE, products=5)
+
+
+def predict_forward(dim: int, tma: int) -> Prediction:
+    """The forward kernel of a head dim, without a mask; tma: 1 where it loads by TMA."""
+    variant = Variant("forward", "bfloat16", dim, products="tcgen05").with_tuning(tma=tma)
+    counts = forward_instructions(sass(build(variant, "sm_100a").artifacts.CUBIN), dim, tma)
+    clocks = forward_clocks(dim, counts)
+    return prediction(dim, "tma" if tma else "cp.async", counts, clocks, FORWARD_RANGE[dim], products=2)
+
+
+def prediction(
+    dim: int, loads: str, counts: dict[str, int], clocks: dict[str, int], factors: tuple[float, float], *, products: int
+) -> Prediction:
+    """The range that follows from the clocks of each unit. products: matrix products of a block."""
     nearest = max(clocks, key=lambda name: clocks[name])
-    low, high = (round(clocks[nearest] * factor) for factor in RANGE)
-    slow, fast = (round(5 * 2 * TILE * TILE * dim * SMS * CLOCK / value / 1e12) for value in (high, low))
-    return Prediction(dim, counts, clocks, nearest, (low, high), (slow, fast))
+    low, high = (round(clocks[nearest] * factor) for factor in factors)
+    slow, fast = (round(products * 2 * TILE * TILE * dim * SMS * CLOCK / value / 1e12) for value in (high, low))
+    return Prediction(dim, loads, counts, clocks, nearest, (low, high), (slow, fast))
+
+
+def forward_clocks(dim: int, counts: dict[str, int]) -> dict[str, int]:
+    """Clocks of one SM for a block of TILE x TILE of the forward kernel, by unit."""
+    product, tile = 2 * TILE * TILE * dim / FLOPS, 2 * TILE * dim  # tile: bytes in 16 bits
+    return {
+        "products": round(2 * product),
+        "exponentials": TILE * TILE // EXPONENTIALS,
+        "shared memory": round((3 * tile + 2 * tile) / SHARED),
+        "issue slots": counts["softmax"] + max(counts["load"], counts["issue"]),
+        "L2": round(2 * tile / L2),
+    }
 
 
 def clocks_of(dim: int, counts: dict[str, int], *, shares_dq: bool) -> dict[str, int]:
@@ -149,6 +184,52 @@ def instructions_by_role(code: list[tuple[int, str]], dim: int) -> dict[str, int
             raise ValueError(f"no loop with {times} {mark}: the kernel is not as this script expects")
         found[role] = min(loops)
     return found
+
+
+def forward_instructions(code: list[tuple[int, str]], dim: int, tma: int) -> dict[str, int]:
+    """Instructions of each role of the forward kernel for a block: of the shortest way through its loop on which it
+    does the work of one block, or of two where the loop is unrolled. Raises ValueError where there is none."""
+    of_role = {
+        "softmax": ("MUFU.EX2", TILE),  # a row
+        "load": ("UTMALDG", dim // 64) if tma else ("LDGSTS", TILE * dim // 8 // 32),  # 128 bytes of each row
+        "issue": ("UTCHMMA", dim // 16 + TILE // 16),
+    }
+    found = {}
+    for role, (mark, times) in of_role.items():
+        ways = [
+            (shortest_way(code, loop, mark, blocks * times), blocks) for loop in loops_of(code) for blocks in (1, 2)
+        ]
+        counts = [-(-count // blocks) for count, blocks in ways if count]
+        if not counts:
+            raise ValueError(f"no loop with {times} {mark}: the kernel is not as this script expects")
+        found[role] = min(counts)
+    return found
+
+
+def shortest_way(code: list[tuple[int, str]], loop: tuple[int, int], mark: str, times: int) -> int | None:
+    """Instructions on the shortest way from the first to the last address of a loop that passes a mark so often; None
+    where there is no such way."""
+    place = {at: i for i, (at, _) in enumerate(code)}
+    first, last = place[loop[0]], place[loop[1]]
+    queue = [(0, first, 0)]
+    seen: set[tuple[int, int]] = set()
+    while queue:
+        cost, i, passed = heapq.heappop(queue)
+        if (i, passed) in seen:
+            continue
+        seen.add((i, passed))
+        what = code[i][1]
+        cost, passed = cost + (not what.startswith("NOP")), passed + (mark in what)
+        if i == last and passed == times:
+            return cost
+        if i == last or passed > times:
+            continue
+        target = re.search(r"\bBRA\S* .*?0x([0-9a-f]+)", what)
+        if target and int(target[1], 16) in place:
+            heapq.heappush(queue, (cost, place[int(target[1], 16)], passed))
+        if i + 1 < len(code) and not re.match(r"(BRA\S* 0x|EXIT)", what):
+            heapq.heappush(queue, (cost, i + 1, passed))
+    return None
 
 
 def loops_of(code: list[tuple[int, str]]) -> list[tuple[int, int]]:

@@ -72,10 +72,10 @@ class Forward:
         else:
             to_tanh, to_log2 = Float32(1.0), a.scale * LOG2_E
         self.kernel(
-            operand(a, "q"),
-            operand(a, "k"),
-            operand(a, "v"),
-            operand(a, "o"),
+            self.operand(a, "q"),
+            self.operand(a, "k"),
+            self.operand(a, "v"),
+            self.operand(a, "o"),
             a.lse,
             (a.lse_stride_batch, a.lse_stride_head),
             (a.q_begin, a.q_length),
@@ -96,6 +96,10 @@ class Forward:
             # said, so that a build need not ask a driver how much a multiprocessor has
             preferred_smem_carveout=100 if self.tuning.ctas > 1 else None,
         )
+
+    def operand(self, arguments, name: str) -> Operand:
+        """The tensor of that name, as the kernel takes it."""
+        return operand(arguments, name)
 
     @cute.kernel
     def kernel(

@@ -25,6 +25,7 @@ from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant, f
 INT32_MAX = 2**31 - 1
 _KINDS = {Bits: "bits", Intervals: "intervals", Band: "band", type(None): "none"}
 L2_BYTES = 32 << 20  # of K and V that tiles launched together should not exceed
+STRIDE_LIMIT = 1 << 40  # bytes of a tensor map's strides
 EMULATED = 3  # persistent CTAs on an emulated GPU: few, so that those of small problems take further tiles too
 
 Value = Tensor | int | float  # of one argument; a tensor stands for its address, 0 for no tensor
@@ -55,6 +56,11 @@ def fits(x: Tensor) -> bool:
     return last == 1 and x.data_ptr() % 16 == 0 and not any(stride % 8 for stride in strides)
 
 
+def mappable(x: Tensor) -> bool:
+    """Can a tensor map describe x, which `fits`? (CUDA driver API, cuTensorMapEncodeTiled)"""
+    return max(x.stride()) * x.element_size() < STRIDE_LIMIT
+
+
 def forward(
     q: Tensor,
     k: Tensor,
@@ -83,7 +89,7 @@ def forward(
     Rows past a sequence's end are not written. Raises ValueError for operands that do not fit (`fits`), for a scale or
     softcap that is not positive and finite, and for too many tiles for one launch; checks nothing else.
     """
-    variant = forward_variant(q, blocks, softcap, tuning, products)
+    variant = for_operands(forward_variant(q, blocks, softcap, tuning, products), q, k, v)
     resident = resident_ctas(variant, q) if resident is None else resident
     few = resident is None or sequences.batch * q.shape[-2] * blocks.m_blocks <= resident
     tile_counter = None if few else torch.zeros(1, dtype=torch.int32, device=q.device)
@@ -145,6 +151,13 @@ def _forward_variant(
     return Variant(
         "forward", dtype, padded_dim(dim), tile_m, tile_n, mask, softcap=softcap, products=products, tuning=tuning
     )
+
+
+def for_operands(variant: Variant, q: Tensor, k: Tensor, v: Tensor) -> Variant:
+    """The forward kernel for these tensors: by tcgen05 without TMA where a tensor map cannot describe one of them."""
+    if variant.products != "tcgen05" or all(map(mappable, (q, k, v))):
+        return variant
+    return variant.with_tuning(tma=0)
 
 
 def forward_values(

@@ -25,7 +25,7 @@ OF_PREPROCESS = ("clear", "zero")  # injection points of the preprocessing kerne
 # Injection points of the forward kernel that only the one with products by tcgen05 has
 OF_TCGEN05 = (
     *("wait_scored", "wait_added", "wait_loaded", "wait_stored", "fence_after", "fence_shared", "release_keys"),
-    "free_columns",
+    *("free_columns", "wait_filled", "wait_empty", "whole", "expected_bytes"),
 )
 # Injection points of the backward kernel that only the one with products by tcgen05 has
 BACKWARD_OF_TCGEN05 = (

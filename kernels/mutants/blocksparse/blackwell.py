@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from cutlass import Int32, cute
+from cutlass import Boolean, Int32, cute
 
 from kernels.blocksparse.common import tcgen05
+from kernels.blocksparse.forward.hopper.pipeline import Buffers
 from kernels.mutants.blocksparse.registration import register_mutant
 
 
@@ -77,7 +78,8 @@ register_mutant(
 
 register_mutant(
     "queries_without_proxy_fence",
-    "tcgen05: Q is written to shared memory by threads and read by products, with no fence.proxy.async between.",
+    "tcgen05: the last rows of Q, K or V are copied to shared memory by threads and read by products, with no "
+    "fence.proxy.async between.",
     "PTX ISA, async proxy",
     forward={"fence_shared": _nothing},
 )
@@ -107,4 +109,59 @@ register_mutant(
     "tcgen05: tensor memory is not given back: the next CTA on the SM waits for it forever.",
     "PTX ISA: all allocated tensor memory must be deallocated before the kernel exits",
     forward={"free_columns": _kept},
+)
+
+
+register_mutant(
+    "bytes_of_half_a_tile",
+    "tcgen05: the mbarrier of a bulk copy is told to expect half of the bytes that come.",
+    "invented, after the byte counts that CUTLASS's TMA pipelines take from the layout of a stage",
+    forward={"expected_bytes": lambda count: count // 2},
+)
+
+register_mutant(
+    "bytes_that_never_come",
+    "tcgen05: the mbarrier of a bulk copy is told to expect twice the bytes that come: its phase never completes.",
+    "invented, as bytes_of_half_a_tile",
+    forward={"expected_bytes": lambda count: 2 * count},
+)
+
+
+@cute.jit
+def _first_filling(buffers: Buffers, s: Int32) -> None:
+    cute.arch.mbarrier_wait(buffers.full + s % buffers.stages, 0)
+
+
+register_mutant(
+    "first_filling_of_a_buffer",
+    "tcgen05: products wait for the first phase of a buffer of K or V in every step; later they read what a bulk copy "
+    "may be writing.",
+    "invented, as phase_not_flipped",
+    forward={"wait_filled": _first_filling},
+)
+
+
+@cute.jit
+def _filled_at_once(buffers: Buffers, s: Int32) -> None:
+    pass
+
+
+register_mutant(
+    "buffer_refilled_before_read",
+    "tcgen05: the next bulk copy into a buffer of K or V is issued before the products have read it.",
+    "invented, after the wait for an empty stage in CUTLASS's TMA pipelines",
+    forward={"wait_empty": _filled_at_once},
+)
+
+
+@cute.jit
+def _any_tile(left: Int32, rows: int) -> Boolean:
+    return Boolean(True)
+
+
+register_mutant(
+    "tail_by_bulk_copy",
+    "tcgen05: TMA loads the last tile of a sequence too, with rows of the next one, or from past the tensor's end.",
+    "invented, after kernels that load packed sequences by a tensor map of the whole tensor",
+    forward={"whole": _any_tile},
 )

@@ -1,13 +1,14 @@
 # CuTe DSL is traced: shapes and values have no static types
 # mypy: ignore-errors
-"""The forward kernel for sm_100a: four warps of softmax, one that issues products, two or four that load.
+"""The forward kernel for sm_100a: four warps of softmax, one that issues products, two (four without TMA) that load.
 
 Signature, order of tiles and a row's numbers are Forward's. One CTA per tile of 128 queries.
 
-NOTE [warps] Warps 0 to 3 have a thread for each query: they load Q, allocate tensor memory, make probabilities of
-scores, rescale O, and write it. Then come pairs of warps that load K and V, a pair for each stage: NOTE [buffers] of
-hopper/pipeline.py, with `tcgen05.commit` for the arrival that empties a buffer. One more warp issues the products.
-How they take turns in tensor memory: NOTE [turns] of mainloop.py.
+NOTE [warps] Warps 0 to 3 have a thread for each query: they allocate tensor memory, make probabilities of scores,
+rescale O, and write it. Two more load by TMA: Q and K, and V, NOTE [whole tiles] of loads.py. Without TMA the softmax
+warps load Q, and a pair of warps for each stage K and V: NOTE [buffers] of hopper/pipeline.py, with `tcgen05.commit`
+for the arrival that empties a buffer. One more warp issues the products. How they take turns in tensor memory: NOTE
+[turns] of mainloop.py.
 """
 
 import cutlass
@@ -15,10 +16,11 @@ from cutlass import Float32, Int32, Int64, cute
 from cutlass.memory import SmemAllocator
 
 from kernels.blocksparse.common import tcgen05
+from kernels.blocksparse.common.arguments import operand
 from kernels.blocksparse.common.list_reader import BlockList, Operand, read, sequence, tile_iterator_of
 from kernels.blocksparse.common.mask_words import Mask
 from kernels.blocksparse.common.tile_loads import TileCopy
-from kernels.blocksparse.forward.blackwell import mainloop
+from kernels.blocksparse.forward.blackwell import loads, mainloop
 from kernels.blocksparse.forward.blackwell.tuning import OTHERS, SOFTMAX_WARPS, blackwell_tuning
 from kernels.blocksparse.forward.hopper import pipeline
 from kernels.blocksparse.forward.hopper.pipeline import Buffers
@@ -45,7 +47,20 @@ class BlackwellForward(Forward):
         self.wait_scored = injection.pick("wait_scored", mainloop.wait_scored)
         self.wait_added = injection.pick("wait_added", mainloop.wait_added)
         self.release_keys = injection.pick("release_keys", mainloop.release_keys)
+        self.wait_filled = injection.pick("wait_filled", pipeline.wait_full)
+        self.wait_empty = injection.pick("wait_empty", loads.wait_empty)
+        self.whole = injection.pick("whole", loads.whole)
+        self.expected_bytes = injection.pick("expected_bytes", loads.expected_bytes)
         self.free_columns = injection.pick("free_columns", free_columns)
+
+    def operand(self, arguments, name: str) -> Operand | loads.BulkOperand:
+        """See Forward; what is loaded by TMA with its tensor map."""
+        a, variant = arguments, self.variant
+        found = operand(a, name)
+        if not self.tuning.tma or name == "o":
+            return found
+        rows, heads = (variant.tile_m, a.heads_q) if name == "q" else (self.tuning.step, a.heads_kv)
+        return loads.bulk_operand(found, (rows, variant.dim_padded), heads, a.batch, a.dim)
 
     def shared_memory(self) -> tuple[cute.Pointer, ...]:
         """Q, later O; the stages of K; the stages of V; the barriers; the address of the columns."""
@@ -62,9 +77,9 @@ class BlackwellForward(Forward):
     @cute.kernel
     def kernel(
         self,
-        q: Operand,
-        k: Operand,
-        v: Operand,
+        q: Operand | loads.BulkOperand,
+        k: Operand | loads.BulkOperand,
+        v: Operand | loads.BulkOperand,
         o: Operand,
         lse: cute.Pointer,
         lse_strides: tuple[Int64, Int64],
@@ -99,6 +114,8 @@ class BlackwellForward(Forward):
                 keys_left=self.keys_left,
                 fence_after=self.fence_after,
                 release_keys=self.release_keys,
+                wait_filled=self.wait_filled,
+                wait_empty=self.wait_empty,
                 mask=mask,
                 dim=dim,
                 length_k=seq_k.length,
@@ -117,7 +134,7 @@ class BlackwellForward(Forward):
             if warp_index < SOFTMAX_WARPS:
                 if cutlass.const_expr(tuning.registers(variant)):
                     cute.arch.setmaxregister_increase(tuning.registers(variant))
-                rows_q = (q.at(batch, q_row, head), q.stride_row)
+                rows_q = None if tuning.tma else (q.at(batch, q_row, head), q.stride_row)
                 rows_o = (o.at(batch, q_row, head), o.stride_row)
                 lse_row = lse + (batch * lse_strides[0] + head * lse_strides[1] + seq_q.begin + first_row)
                 self.softmax(common, thread, columns, rows_q, rows_o, lse_row, (to_tanh, to_log2))
@@ -126,11 +143,16 @@ class BlackwellForward(Forward):
             else:
                 if cutlass.const_expr(tuning.registers(variant)):
                     cute.arch.setmaxregister_decrease(OTHERS)
-                if warp_index < SOFTMAX_WARPS + 2 * tuning.stages:
-                    rows_k = (k.at(batch, k_row, head_kv), k.stride_row)
-                    rows_v = (v.at(batch, k_row, head_kv), v.stride_row)
-                    self.load(common, warp_index - SOFTMAX_WARPS, thread % 32, rows_k, rows_v)
-                elif warp_index == SOFTMAX_WARPS + 2 * tuning.stages:
+                if warp_index < SOFTMAX_WARPS + tuning.loaders:
+                    index, lane = warp_index - SOFTMAX_WARPS, thread % 32
+                    if cutlass.const_expr(tuning.tma):
+                        places = (batch, head, Int32(q_row)), (batch, head_kv, seq_k.begin)
+                        self.load_bulk(common, index, lane, (q, k, v), places)
+                    else:
+                        rows_k = (k.at(batch, k_row, head_kv), k.stride_row)
+                        rows_v = (v.at(batch, k_row, head_kv), v.stride_row)
+                        self.load(common, index, lane, rows_k, rows_v)
+                elif warp_index == SOFTMAX_WARPS + tuning.loaders:
                     self.products(common, columns)
 
     def barriers(self, first: cute.Pointer) -> dict:
@@ -156,7 +178,7 @@ class BlackwellForward(Forward):
                 cute.arch.mbarrier_init(common.scored + i, 1)
                 cute.arch.mbarrier_init(common.ready + i, SOFTMAX_WARPS)
             cute.arch.mbarrier_init(common.added, 1)
-            cute.arch.mbarrier_init(common.loaded_q, SOFTMAX_WARPS)
+            cute.arch.mbarrier_init(common.loaded_q, 1 if tuning.tma else SOFTMAX_WARPS)
             cute.arch.mbarrier_init_fence()
         if warp_index == 0:
             cute.arch.alloc_tmem(tuning.columns(self.variant), held)
@@ -178,6 +200,31 @@ class BlackwellForward(Forward):
             pipeline.fill(w, w.buffers_k, rows_k, w.sK, None, index // 2, Int32(0))
         else:
             pipeline.fill(w, w.buffers_v, rows_v, w.sV, None, index // 2, Int32(0))
+
+    @cute.jit
+    def load_bulk(self, common: Work, index, lane, operands, places) -> None:
+        """A warp that loads by TMA: the first one Q, which nothing reads where there are no keys, and K, the other
+        one V. operands: q, k, v; places: (batch, head, first row) of the tile of Q, and of K and V."""
+        copy = TileCopy(self.dtype, 32, self.variant.dim_padded, lane, common.dim)
+        functions = {name: getattr(self, name) for name in ("whole", "expected_bytes", "fence_shared")}
+        q, k, v = operands
+        if index == 0:
+            if common.tile_iterator.entries > 0:
+                tiles = loads.TileLoads(q, places[0], common.sQ, copy, functions)
+                loads.load(tiles, Int32(0), (*first_row(q, places[0]), common.rows_left), Int32(0), common.loaded_q)
+            loads.fill(
+                common,
+                common.buffers_k,
+                first_row(k, places[1]),
+                loads.TileLoads(k, places[1], common.sK, copy, functions),
+            )
+        else:
+            loads.fill(
+                common,
+                common.buffers_v,
+                first_row(v, places[1]),
+                loads.TileLoads(v, places[1], common.sV, copy, functions),
+            )
 
     @cute.jit
     def products(self, common: Work, columns: cute.Pointer) -> None:
@@ -203,18 +250,19 @@ class BlackwellForward(Forward):
 
     @cute.jit
     def softmax(self, common: Work, thread, columns: cute.Pointer, q, o, lse_row, factors) -> None:
-        """A softmax warp's 32 rows of the tile. q, o: (address of the first row, stride of rows)."""
+        """A softmax warp's 32 rows of the tile. q, o: (address of the first row, stride of rows); q: None by TMA."""
         variant, tuning = self.variant, self.tuning
         band_offset = Int32(0)
         if cutlass.const_expr(variant.mask == "band"):
             band_offset = read(common.mask.band_offset, common.place[0] * common.mask.band_stride)
         copy = TileCopy(self.dtype, SOFTMAX_THREADS, variant.dim_padded, thread, common.dim)
         sQ, fence_shared = common.sQ[None, None, 0], self.fence_shared
-        copy.load(q[0], q[1], common.rows_left, sQ)
-        cute.arch.cp_async_commit_group()
-        cute.arch.cp_async_wait_group(0)
-        fence_shared()
-        mainloop.arrive(common.loaded_q)
+        if cutlass.const_expr(not tuning.tma):
+            copy.load(q[0], q[1], common.rows_left, sQ)
+            cute.arch.cp_async_commit_group()
+            cute.arch.cp_async_wait_group(0)
+            fence_shared()
+            mainloop.arrive(common.loaded_q)
         row_ref, row_sum = (cute.make_rmem_tensor(1, Float32) for _ in range(2))
         row_ref.fill(-Float32.inf)
         row_sum.fill(0.0)
@@ -241,7 +289,9 @@ class BlackwellForward(Forward):
             }
         )
         mainloop.softmax_steps(w)
-        # the products that read Q are done for all: its place becomes that of O
+        # Q is there, and the products that read it are done for all: its place becomes that of O
+        if tuning.tma and common.tile_iterator.entries > 0:
+            cute.arch.mbarrier_wait(common.loaded_q, 0)
         self.meet()
         self.write_row(w, sQ, lse_row)
         self.meet()
@@ -274,6 +324,12 @@ class BlackwellForward(Forward):
     def meet(self) -> None:
         """The softmax threads wait for each other."""
         cute.arch.barrier(barrier_id=MEETING, number_of_threads=SOFTMAX_THREADS)
+
+
+def first_row(operand: loads.BulkOperand, place):
+    """(address, stride of rows) of the row at (batch, head, row)."""
+    batch, head, row = place
+    return operand.rows.at(batch, Int64(row), head), operand.rows.stride_row
 
 
 @cute.jit

@@ -17,7 +17,6 @@ from cutlass import Float32, Int32, cute
 
 from kernels.blocksparse.common import layouts, mask_words, tcgen05
 from kernels.blocksparse.common.list_reader import listed
-from kernels.blocksparse.forward.hopper import pipeline
 from kernels.blocksparse.forward.mainloop import LAG, exponentials, load_words, mask_scores, slot_of
 
 
@@ -42,8 +41,8 @@ def issue_products(w) -> None:
 def issue_scores(w, s: Int32) -> None:
     """Q · Kᵀ of a step, and the arrivals that follow it."""
     stage, buffer = s % w.tuning.stages, s % w.tuning.buffers
-    fence_after, release = w.fence_after, w.release_keys
-    pipeline.wait_full(w.buffers_k, s)
+    fence_after, release, wait_filled = w.fence_after, w.release_keys, w.wait_filled
+    wait_filled(w.buffers_k, s)
     fence_after()
     acc = tcgen05.sums(w.mma_s, w.columns_s + buffer * w.tuning.step, w.tuning.step)
     tcgen05.multiply(w.mma_s, acc, w.fragment_q, w.fragment_k[None, None, None, stage], False)
@@ -61,8 +60,8 @@ def release_keys(barrier: cute.Pointer) -> None:
 def issue_values(w, s: Int32) -> None:
     """O += P · V of a step, and the arrivals that follow it."""
     stage, buffer = s % w.tuning.stages, s % w.tuning.buffers
-    fence_after = w.fence_after
-    pipeline.wait_full(w.buffers_v, s)
+    fence_after, wait_filled = w.fence_after, w.wait_filled
+    wait_filled(w.buffers_v, s)
     cute.arch.mbarrier_wait(w.ready + buffer, s // w.tuning.buffers % 2)
     fence_after()
     operand_p = tcgen05.operand_a(w.mma_o, w.columns_s + buffer * w.tuning.step, w.dtype, w.tuning.step)

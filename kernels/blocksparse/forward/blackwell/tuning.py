@@ -25,20 +25,27 @@ class BlackwellTuning:
     """Resources of an SM that the kernel uses; NOTE [warps] of blackwell/kernel.py.
 
     step      keys at a time, a divisor of tile_n
-    stages    tiles of K and of V in shared memory, 1 or 2: as many pairs of loading warps
+    stages    tiles of K and of V in shared memory, 1 or 2
     buffers   tiles of scores in tensor memory, 1 or 2: with two the next ones are computed during a softmax
     ctas      of an SM, 1 or 2: NOTE [two CTAs]
+    tma       1: Q, K and V are loaded by TMA, NOTE [whole tiles] of loads.py; 0: by cp.async
     """
 
     step: int
     stages: int
     buffers: int
     ctas: int
+    tma: int
+
+    @property
+    def loaders(self) -> int:
+        """Warps that load K and V: one for each by TMA, else one for each of their buffers."""
+        return 2 if self.tma else 2 * self.stages
 
     def threads(self, variant: Variant) -> int:
         """Threads of a CTA: those of the softmax, those that load, a warp that issues the products, and what makes them
         whole warpgroups, as setmaxnreg needs them."""
-        warps = SOFTMAX_WARPS + 2 * self.stages + 1
+        warps = SOFTMAX_WARPS + self.loaders + 1
         return 32 * (-(-warps // 4) * 4)
 
     def registers(self, variant: Variant) -> int:
@@ -66,12 +73,13 @@ def blackwell_tuning(variant: Variant) -> BlackwellTuning:
     large = variant.dim_padded > 128
     ctas = overrides.get("ctas", 1 if large else 2)
     each = 2 if ctas == 1 else 1
-    values = {"step": 64 if large else variant.tile_n, "stages": each, "buffers": each, "ctas": ctas}
+    values = {"step": 64 if large else variant.tile_n, "stages": each, "buffers": each, "ctas": ctas, "tma": 1}
     names = [field.name for field in fields(BlackwellTuning)]
     if unknown := sorted(set(overrides) - set(names)):
         raise ValueError(f"variant.tuning has {unknown}; the Blackwell forward kernel knows {names}")
     tuning = BlackwellTuning(**{**values, **overrides})
-    if variant.tile_n % tuning.step or tuning.step % 32 or not {tuning.stages, tuning.buffers, tuning.ctas} <= {1, 2}:
+    numbers = {tuning.stages, tuning.buffers, tuning.ctas} <= {1, 2} and tuning.tma in (0, 1)
+    if variant.tile_n % tuning.step or tuning.step % 32 or not numbers:
         raise ValueError(f"variant.tuning {tuning} does not fit tiles {variant.tile_m} × {variant.tile_n}")
     if tuning.registers(variant) and tuning.registers(variant) < 200:
         raise ValueError(f"variant.tuning {tuning}: a thread of the softmax has too few registers for its row")

@@ -19,6 +19,7 @@ from fuzz.devices.emulator.config import ALL_CHECKS
 from kernels.blocksparse.compile.build import build
 from kernels.blocksparse.compile.supported import fits
 from kernels.blocksparse.forward.blackwell.tuning import blackwell_tuning
+from kernels.blocksparse.launch.forward import for_operands
 from kernels.blocksparse.spec.signature import ordered
 from kernels.blocksparse.spec.variant import (
     ARCHES,
@@ -65,15 +66,18 @@ def check(of, **emulated):
 
 
 @pytest.mark.parametrize("dim", [32, 96, 128])
-def test_products_are_of_tensor_memory_and_loads_portable(dim):
-    ptx = ptx_of(variant(dim, tile_n=64), ARCH)
+@pytest.mark.parametrize("tma", [0, 1])
+def test_products_are_of_tensor_memory_and_loads_by_tma_or_portable(dim, tma):
+    ptx = ptx_of(variant(dim, tile_n=64).with_tuning(tma=tma), ARCH)
     for form in (
         *("tcgen05.mma.cta_group::1.kind::f16", "tcgen05.ld.sync.aligned.32x32b", "tcgen05.st.sync.aligned.32x32b"),
         *("tcgen05.wait::ld", "tcgen05.wait::st", "tcgen05.fence::after_thread_sync", "tcgen05.commit"),
         *("cp.async.cg.shared.global", "mbarrier.try_wait.parity", "fence.proxy.async"),
     ):
         assert form in ptx
-    for form in ("mma.sync", "ldmatrix", "wgmma", "cp.async.bulk", "clusterlaunchcontrol"):
+    for form in ("cp.async.bulk.tensor.4d", "mbarrier.arrive.expect_tx"):
+        assert (form in ptx) == bool(tma)
+    for form in ("mma.sync", "ldmatrix", "wgmma", "cp.async.bulk.global", "clusterlaunchcontrol"):
         assert form not in ptx
 
 
@@ -105,7 +109,7 @@ def test_only_forward_kernels_of_128_queries_have_it():
 
 
 @pytest.mark.parametrize(
-    "tuning", [{"step": 48}, {"stages": 3}, {"warps": 4}, {"ctas": 2, "stages": 2}, {"buffers": 3}]
+    "tuning", [{"step": 48}, {"stages": 3}, {"warps": 4}, {"ctas": 2, "stages": 2}, {"buffers": 3}, {"tma": 2}]
 )
 def test_a_tuning_that_cannot_work_is_refused(tuning):
     with pytest.raises(ValueError, match=r"variant\.tuning"):
@@ -155,10 +159,11 @@ def test_scores_of_any_size(scale):
 
 
 @pytest.mark.parametrize(
-    ("ctas", "stages", "buffers", "step"), [*covering([1], [1, 2], [1, 2], [32, 64, 128]), (2, 1, 2, 64)]
+    ("ctas", "stages", "buffers", "step", "tma"),
+    [*covering([1], [1, 2], [1, 2], [32, 64, 128], [0, 1]), (2, 1, 2, 64, 1)],
 )
-def test_every_tuning_computes_the_same(ctas, stages, buffers, step):
-    tuning = (("buffers", buffers), ("ctas", ctas), ("stages", stages), ("step", step))
+def test_every_tuning_computes_the_same(ctas, stages, buffers, step, tma):
+    tuning = (("buffers", buffers), ("ctas", ctas), ("stages", stages), ("step", step), ("tma", tma))
     check(case((130,), (400,), dim=64, mask="tokens", tuning=tuning, spread=3.0), warp_schedule="random")
 
 
@@ -173,6 +178,68 @@ def test_two_ctas_share_the_tensor_memory_of_an_sm():
 def test_random_problems_under_random_schedules_are_right(seed):
     of = drawn(seed, products="tcgen05", tile_m=128)
     check(of, warp_schedule="random", seed=seed, resident_ctas=1 + seed % 4)
+
+
+@pytest.mark.parametrize("seed", daily(range(100, 120), range(100, 103)))
+def test_random_problems_without_tma_are_right(seed):
+    of = drawn(seed, products="tcgen05", tile_m=128, tuning=(("tma", 0),))
+    check(of, warp_schedule="random", seed=seed, resident_ctas=1 + seed % 4)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("packed", [True, False])
+def test_rows_after_a_sequence_may_hold_anything(packed, value):
+    """Of a packed sequence they are those of the next one; its own tiles end at 128 and 200 keys."""
+    p = problem(case((140, 30), (200, 130), 2, 1, packed=packed), DEVICE)
+    answers = [p.o.clone(), p.lse.clone()]
+    run(p)
+    clean = [p.o.clone(), p.lse.clone()]
+    for x, lengths in ((p.q, p.case.lengths_q), (p.k, p.case.lengths_k), (p.v, p.case.lengths_k)):
+        if packed:
+            x[lengths[0] :] = value
+        else:
+            x[0, lengths[0] :] = value
+    p.o.copy_(answers[0]), p.lse.copy_(answers[1])
+    report = run(p)
+    assert report is None or report.ok, str(report)
+    rows = p.case.lengths_q[0]
+    o, lse = (p.o, p.lse[:, :rows]) if packed else (p.o[0], p.lse[0, :, :rows])
+    was_o, was_lse = (clean[0], clean[1][:, :rows]) if packed else (clean[0][0], clean[1][0, :, :rows])
+    assert torch.equal(o[:rows], was_o[:rows]) and torch.equal(lse, was_lse)
+
+
+@pytest.mark.parametrize(("layout", "dim"), [((0, 2, 1, 3), 64), ((1, 0, 2, 3), 40), ((2, 1, 0, 3), 128)])
+def test_tensor_maps_of_any_strides(layout, dim):
+    """The dims of q, k and v lie in memory in another order, some of them further apart than they need."""
+    p = problem(case((140, 128), (128, 300), 2, 1, dim=dim, mask="tokens"), DEVICE)
+    for name in ("q", "k", "v"):
+        x = getattr(p, name)
+        inverse = [layout.index(i) for i in range(4)]
+        moved = torch.nn.functional.pad(x.permute(layout), (0, 8, 0, 1))[..., :-1, : x.shape[-1]].permute(inverse)
+        p = replace(p, **{name: moved})
+    report = run(p)
+    assert report is None or report.ok, str(report)
+    assert max(errors(p)) <= 1, errors(p)
+
+
+def test_keys_that_all_heads_share_have_a_stride_of_zero():
+    p = problem(case((130,), (260,), 4, 1, mask="band"), DEVICE)
+    shared = replace(p, k=p.k.expand(-1, -1, 4, -1), v=p.v.expand(-1, -1, 4, -1))
+    report = run(shared)
+    assert report is None or report.ok, str(report)
+    assert max(errors(p)) <= 1, errors(p)
+
+
+def test_strides_that_a_tensor_map_cannot_have_are_loaded_without_one():
+    of = variant()
+    q = torch.empty_strided((2, 10, 1, 64), (640, 64, 64, 1), dtype=torch.bfloat16, device="meta")
+    far = torch.empty_strided((2, 10, 1, 64), (1 << 39, 64, 64, 1), dtype=torch.bfloat16, device="meta")
+    near = torch.empty_strided((2, 10, 1, 64), ((1 << 39) - 8, 64, 64, 1), dtype=torch.bfloat16, device="meta")
+    assert for_operands(of, q, near, near) == of
+    for operands in ((far, q, q), (q, far, q), (q, q, far)):
+        assert for_operands(of, *operands) == of.with_tuning(tma=0)
+    portable = replace(of, products="mma")
+    assert for_operands(portable, far, far, far) == portable
 
 
 @pytest.mark.parametrize("schedule", ["in_order", "oldest_last", "greedy"])
