@@ -52,7 +52,7 @@ def test_the_entry_function_takes_the_arguments_of_the_signature(kind):
 
 @pytest.mark.parametrize("kind", sorted(KERNELS))
 def test_the_entry_function_reads_every_argument(kind):
-    """By attribute, or as a tensor, a block list or the mask, which have helpers of their own."""
+    """By attribute, or as a tensor, a block list or the mask, which have helpers of their own, or a method named so."""
     source = inspect.getsource(inspect.getmodule(KERNELS[kind]))
     (tree,) = (node for node in ast.walk(ast.parse(source)) if getattr(node, "name", "") == "__call__")
     read = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is(node.value, "a")}
@@ -64,7 +64,8 @@ def test_the_entry_function_reads_every_argument(kind):
 
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and node.args and _is(node.args[0], "a"):
-            getattr(arguments, node.func.id)(Recorder(), *(ast.literal_eval(one) for one in node.args[1:]))
+            helper = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
+            getattr(arguments, helper)(Recorder(), *(ast.literal_eval(one) for one in node.args[1:]))
     assert read == {name for name, _ in ARGUMENTS[kind]}
 
 
