@@ -239,7 +239,7 @@ _LEAVES: dict[str, Callable[[Draw, Sizes], Mask]] = {
 
 
 def _pairs(draw: Draw, sizes: Sizes) -> Mask:
-    """One pair or none in each tile of 64 x 64, so that whoever misses a part of a tile loses all of it."""
+    """A mask with one pair or none in each tile of 64 x 64: a kernel that misses a part of a tile loses all of it."""
     material = random.Random(draw.randint(0, 2**32 - 1))
     keys: list[set[int]] = [set() for _ in range(sizes.len_q)]
     for row in range(0, sizes.len_q, PAIR_TILE):

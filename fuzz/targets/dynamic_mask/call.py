@@ -48,10 +48,10 @@ def by_a_flag(problem: AnyProblem) -> bool:
 
 
 def says(problem: AnyProblem) -> tuple[str, ...]:
-    """The ways to say the mask, beside the default: 'both' is a flag and a tensor that has the flag's zeros too; 'bias'
-    is -inf in the bias, which needs a head of its own for each mask; 'alternating' is that for every other row, and
-    bools for the rest; 'selected' is made by the kernel's own `top_mask` of the scores that a mask of kind top_k has,
-    once for each KV head."""
+    """The ways to say the mask, beside the default. 'both': a flag, and a tensor that has the flag's zeros too. 'bias':
+    -inf in the bias, which needs a head of its own for each mask. 'alternating': -inf in the bias for even rows, bools
+    for odd ones. 'selected': the kernel's own `top_mask` makes it, of the scores that a mask of kind top_k has, once
+    for each KV head."""
     ways: tuple[str, ...] = ("bool", "bits")
     ways += ("selected",) * selectable(problem) + ("both",) * _flag_holds(problem)
     shared = problem.bias is not None and problem.bias.kv_heads and problem.group > 1

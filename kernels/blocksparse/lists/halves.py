@@ -25,8 +25,8 @@ TILE_N = 64  # keys of a half
 
 
 def halve_keys(blocks: BlockSparse, lengths_k: LengthsLike, *, longest: int | None = None) -> BlockSparse:
-    """The same mask over tiles of half as many keys, with backward lists, ranks and launch orders where `blocks` has
-    them; of the backward lists each row ascends.
+    """Block lists of the same mask over tiles of half as many keys. They have backward lists, ranks and launch orders
+    where `blocks` has them; rows of the backward lists ascend.
 
     blocks     with tiles of 128 keys
     lengths_k  of the sequences: a number, numbers, or an integer tensor (batch,)

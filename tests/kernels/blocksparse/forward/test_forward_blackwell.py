@@ -189,7 +189,7 @@ def test_random_problems_without_tma_are_right(seed):
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("packed", [True, False])
 def test_rows_after_a_sequence_may_hold_anything(packed, value):
-    """Of a packed sequence they are those of the next one; its own tiles end at 128 and 200 keys."""
+    """In a packed layout they are the next sequence's rows. The first sequence's tiles end at 128 and 200 keys."""
     p = problem(case((140, 30), (200, 130), 2, 1, packed=packed), DEVICE)
     answers = [p.o.clone(), p.lse.clone()]
     run(p)

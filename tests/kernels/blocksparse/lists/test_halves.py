@@ -24,7 +24,7 @@ def sizes(lengths_q, lengths_k, heads=2):
 
 
 def tokens(blocks, batch, heads, len_q, len_k):
-    """What the lists and bits say, bool (batch, heads, len_q, len_k) of the whole tiles."""
+    """Tokens that the forward lists and bits keep, bool (batch, heads, len_q, len_k)."""
     found = torch.zeros(batch, heads, blocks.m_blocks * blocks.tile_m, (len_k // 128 + 1) * 128, dtype=torch.bool)
     for kind in ("partial", "full"):
         one = getattr(blocks.forward, kind)
