@@ -26,6 +26,7 @@ OF_PREPROCESS = ("clear", "zero")  # injection points of the preprocessing kerne
 OF_TCGEN05 = (
     *("wait_scored", "wait_added", "wait_loaded", "wait_stored", "fence_after", "fence_shared", "release_keys"),
     *("free_columns", "wait_filled", "wait_empty", "whole", "expected_bytes"),
+    *("whole_output", "fence_output", "wait_read"),
 )
 # Injection points of the backward kernel that only the one with products by tcgen05 has
 BACKWARD_OF_TCGEN05 = (

@@ -122,6 +122,12 @@ KERNELS: dict[str, tuple[Case, set[str]]] = {
     "first_filling_of_a_buffer": (TENSOR_MEMORY, {"race_read_of_an_unordered_write"}),
     "buffer_refilled_before_read": (TENSOR_MEMORY, {"race_two_writes", "mbarrier_misused"}),
     "tail_by_bulk_copy": (TENSOR_MEMORY, {"out_of_bounds"}),
+    "output_tail_by_bulk_store": (TENSOR_MEMORY, {"out_of_bounds"}),
+    "output_without_proxy_fence": (
+        TENSOR_MEMORY,
+        {"shared_memory_accessed_by_a_bulk_copy_without_fence.proxy.async"},
+    ),
+    "output_store_not_waited_for": (TENSOR_MEMORY, {"bulk_copy_in_flight_when_its_CTA_exits"}),
     "dp_read_before_commit": (WITH_GRADIENTS, EARLY),
     "dq_read_before_commit": (WITH_GRADIENTS, EARLY),
     "dq_overwritten_before_read": (WITH_GRADIENTS, {"race_tensor_memory"}),

@@ -5,18 +5,19 @@
 Signature, order of tiles and a row's numbers are Forward's. One CTA per tile of 128 queries.
 
 NOTE [warps] Warps 0 to 3 have a thread for each query: they allocate tensor memory, make probabilities of scores,
-rescale O, and write it. Two more load by TMA: Q and K, and V, NOTE [whole tiles] of loads.py. Without TMA the softmax
-warps load Q, and a pair of warps for each stage K and V: NOTE [buffers] of hopper/pipeline.py, with `tcgen05.commit`
-for the arrival that empties a buffer. One more warp issues the products. How they take turns in tensor memory: NOTE
-[turns] of mainloop.py.
+rescale O, and write it to shared memory. Two more load by TMA: Q and K, and V, and the last one stores O: NOTE [whole
+tiles] of common/bulk_tiles.py. Without TMA the softmax warps load Q and store O, and a pair of warps for
+each stage loads K and V: NOTE [buffers] of hopper/pipeline.py, with `tcgen05.commit` for the arrival that empties a
+buffer. One more warp issues the products. How they take turns in tensor memory: NOTE [turns] of mainloop.py.
 """
 
 import cutlass
 from cutlass import Float32, Int32, Int64, cute
 from cutlass.memory import SmemAllocator
 
-from kernels.blocksparse.common import tcgen05
+from kernels.blocksparse.common import bulk_tiles, tcgen05
 from kernels.blocksparse.common.arguments import operand
+from kernels.blocksparse.common.bulk_tiles import BulkOperand, BulkTiles, TileLoads, bulk_operand
 from kernels.blocksparse.common.list_reader import BlockList, Operand, read, sequence, tile_iterator_of
 from kernels.blocksparse.common.mask_words import Mask
 from kernels.blocksparse.common.tile_loads import TileCopy
@@ -49,18 +50,21 @@ class BlackwellForward(Forward):
         self.release_keys = injection.pick("release_keys", mainloop.release_keys)
         self.wait_filled = injection.pick("wait_filled", pipeline.wait_full)
         self.wait_empty = injection.pick("wait_empty", loads.wait_empty)
-        self.whole = injection.pick("whole", loads.whole)
-        self.expected_bytes = injection.pick("expected_bytes", loads.expected_bytes)
+        self.whole = injection.pick("whole", bulk_tiles.whole)
+        self.expected_bytes = injection.pick("expected_bytes", bulk_tiles.expected_bytes)
+        self.whole_output = injection.pick("whole_output", bulk_tiles.whole)
+        self.fence_output = injection.pick("fence_output", tcgen05.fence_shared)
+        self.wait_read = injection.pick("wait_read", bulk_tiles.wait_read)
         self.free_columns = injection.pick("free_columns", free_columns)
 
-    def operand(self, arguments, name: str) -> Operand | loads.BulkOperand:
-        """See Forward; what is loaded by TMA with its tensor map."""
+    def operand(self, arguments, name: str) -> Operand | BulkOperand:
+        """See Forward; by TMA with its tensor map."""
         a, variant = arguments, self.variant
         found = operand(a, name)
-        if not self.tuning.tma or name == "o":
+        if not self.tuning.tma:
             return found
-        rows, heads = (variant.tile_m, a.heads_q) if name == "q" else (self.tuning.step, a.heads_kv)
-        return loads.bulk_operand(found, (rows, variant.dim_padded), heads, a.batch, a.dim)
+        rows, heads = (variant.tile_m, a.heads_q) if name in ("q", "o") else (self.tuning.step, a.heads_kv)
+        return bulk_operand(found, (rows, variant.dim_padded), heads, a.batch, a.dim, stored=name == "o")
 
     def shared_memory(self) -> tuple[cute.Pointer, ...]:
         """Q, later O; the stages of K; the stages of V; the barriers; the address of the columns."""
@@ -70,17 +74,17 @@ class BlackwellForward(Forward):
             memory.allocate_array(self.dtype, variant.tile_m * variant.dim_padded, byte_alignment=1024),
             memory.allocate_array(self.dtype, tile, byte_alignment=1024),
             memory.allocate_array(self.dtype, tile, byte_alignment=1024),
-            memory.allocate_array(Int64, 4 * tuning.stages + 2 * tuning.buffers + 2, byte_alignment=8),
+            memory.allocate_array(Int64, 4 * tuning.stages + 2 * tuning.buffers + 3, byte_alignment=8),
             memory.allocate_array(Int32, 1, byte_alignment=4),
         )
 
     @cute.kernel
     def kernel(
         self,
-        q: Operand | loads.BulkOperand,
-        k: Operand | loads.BulkOperand,
-        v: Operand | loads.BulkOperand,
-        o: Operand,
+        q: Operand | BulkOperand,
+        k: Operand | BulkOperand,
+        v: Operand | BulkOperand,
+        o: Operand | BulkOperand,
         lse: cute.Pointer,
         lse_strides: tuple[Int64, Int64],
         queries: tuple[cute.Pointer, cute.Pointer],
@@ -135,8 +139,8 @@ class BlackwellForward(Forward):
                 if cutlass.const_expr(tuning.registers(variant)):
                     cute.arch.setmaxregister_increase(tuning.registers(variant))
                 rows_q = None if tuning.tma else (q.at(batch, q_row, head), q.stride_row)
-                rows_o = (o.at(batch, q_row, head), o.stride_row)
                 lse_row = lse + (batch * lse_strides[0] + head * lse_strides[1] + seq_q.begin + first_row)
+                rows_o = None if tuning.tma else (o.at(batch, q_row, head), o.stride_row)
                 self.softmax(common, thread, columns, rows_q, rows_o, lse_row, (to_tanh, to_log2))
                 if warp_index == 0:
                     self.free_columns(columns, tuning.columns(variant))
@@ -154,9 +158,12 @@ class BlackwellForward(Forward):
                         self.load(common, index, lane, rows_k, rows_v)
                 elif warp_index == SOFTMAX_WARPS + tuning.loaders:
                     self.products(common, columns)
+                elif cutlass.const_expr(tuning.tma):
+                    self.store_bulk(common, thread % 32, o, (batch, head, Int32(q_row)))
 
     def barriers(self, first: cute.Pointer) -> dict:
-        """The mbarriers: of the buffers of K and V, then NOTE [turns] of mainloop.py, then that Q is there."""
+        """The mbarriers: of the buffers of K and V, then NOTE [turns] of mainloop.py, then that Q is there, and that O
+        is."""
         stages, buffers = self.tuning.stages, self.tuning.buffers
         scored = first + 4 * stages
         return {
@@ -166,6 +173,7 @@ class BlackwellForward(Forward):
             "ready": scored + buffers,
             "added": scored + 2 * buffers,
             "loaded_q": scored + 2 * buffers + 1,
+            "written_o": scored + 2 * buffers + 2,
         }
 
     @cute.jit
@@ -179,6 +187,7 @@ class BlackwellForward(Forward):
                 cute.arch.mbarrier_init(common.ready + i, SOFTMAX_WARPS)
             cute.arch.mbarrier_init(common.added, 1)
             cute.arch.mbarrier_init(common.loaded_q, 1 if tuning.tma else SOFTMAX_WARPS)
+            cute.arch.mbarrier_init(common.written_o, SOFTMAX_WARPS)
             cute.arch.mbarrier_init_fence()
         if warp_index == 0:
             cute.arch.alloc_tmem(tuning.columns(self.variant), held)
@@ -210,21 +219,19 @@ class BlackwellForward(Forward):
         q, k, v = operands
         if index == 0:
             if common.tile_iterator.entries > 0:
-                tiles = loads.TileLoads(q, places[0], common.sQ, copy, functions)
-                loads.load(tiles, Int32(0), (*first_row(q, places[0]), common.rows_left), Int32(0), common.loaded_q)
-            loads.fill(
-                common,
-                common.buffers_k,
-                first_row(k, places[1]),
-                loads.TileLoads(k, places[1], common.sK, copy, functions),
-            )
+                tiles = TileLoads(q, places[0], common.sQ, copy, functions)
+                bulk_tiles.load(tiles, Int32(0), (*tiles.first_row(), common.rows_left), Int32(0), common.loaded_q)
+            loads.fill(common, common.buffers_k, TileLoads(k, places[1], common.sK, copy, functions))
         else:
-            loads.fill(
-                common,
-                common.buffers_v,
-                first_row(v, places[1]),
-                loads.TileLoads(v, places[1], common.sV, copy, functions),
-            )
+            loads.fill(common, common.buffers_v, TileLoads(v, places[1], common.sV, copy, functions))
+
+    @cute.jit
+    def store_bulk(self, common: Work, lane, o: BulkOperand, place) -> None:
+        """The warp that stores O, whose first row is at `place`: (batch, head, row)."""
+        copy = TileCopy(self.dtype, 32, self.variant.dim_padded, lane, common.dim)
+        functions = {"whole": self.whole_output, "wait_read": self.wait_read}
+        cute.arch.mbarrier_wait(common.written_o, 0)
+        bulk_tiles.store(BulkTiles(o, place, common.sQ), copy, common.rows_left, functions)
 
     @cute.jit
     def products(self, common: Work, columns: cute.Pointer) -> None:
@@ -250,14 +257,14 @@ class BlackwellForward(Forward):
 
     @cute.jit
     def softmax(self, common: Work, thread, columns: cute.Pointer, q, o, lse_row, factors) -> None:
-        """A softmax warp's 32 rows of the tile. q, o: (address of the first row, stride of rows); q: None by TMA."""
+        """A softmax warp's 32 rows of the tile. q, o: (address of the first row, stride of rows); None by TMA."""
         variant, tuning = self.variant, self.tuning
         band_offset = Int32(0)
         if cutlass.const_expr(variant.mask == "band"):
             band_offset = read(common.mask.band_offset, common.place[0] * common.mask.band_stride)
-        copy = TileCopy(self.dtype, SOFTMAX_THREADS, variant.dim_padded, thread, common.dim)
-        sQ, fence_shared = common.sQ[None, None, 0], self.fence_shared
+        sQ, fence_shared, fence_output = common.sQ[None, None, 0], self.fence_shared, self.fence_output
         if cutlass.const_expr(not tuning.tma):
+            copy = TileCopy(self.dtype, SOFTMAX_THREADS, variant.dim_padded, thread, common.dim)
             copy.load(q[0], q[1], common.rows_left, sQ)
             cute.arch.cp_async_commit_group()
             cute.arch.cp_async_wait_group(0)
@@ -294,8 +301,12 @@ class BlackwellForward(Forward):
             cute.arch.mbarrier_wait(common.loaded_q, 0)
         self.meet()
         self.write_row(w, sQ, lse_row)
+        if cutlass.const_expr(tuning.tma):
+            fence_output()
+            mainloop.arrive(common.written_o)
         self.meet()
-        copy.store(sQ, o[0], o[1], common.rows_left)
+        if cutlass.const_expr(not tuning.tma):
+            copy.store(sQ, o[0], o[1], common.rows_left)
 
     @cute.jit
     def write_row(self, w: Work, sO: cute.Tensor, lse_row) -> None:
@@ -324,12 +335,6 @@ class BlackwellForward(Forward):
     def meet(self) -> None:
         """The softmax threads wait for each other."""
         cute.arch.barrier(barrier_id=MEETING, number_of_threads=SOFTMAX_THREADS)
-
-
-def first_row(operand: loads.BulkOperand, place):
-    """(address, stride of rows) of the row at (batch, head, row)."""
-    batch, head, row = place
-    return operand.rows.at(batch, Int64(row), head), operand.rows.stride_row
 
 
 @cute.jit

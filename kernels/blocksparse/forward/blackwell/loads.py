@@ -1,117 +1,22 @@
 # CuTe DSL is traced: shapes and values have no static types
 # mypy: ignore-errors
-"""Loads of Q, K and V by TMA: one thread of a warp issues the copy of a tile, which takes no registers.
-
-NOTE [whole tiles] TMA loads tiles whose rows all belong to the sequence. After the last row of a sequence come those of
-the next one, or rows that nobody has written; a NaN in such a row of V would stay one, as 0 times NaN is. So the 32
-lanes of the warp copy a tile with fewer rows with cp.async, which makes zeros of the others. A tensor map then needs no
-number of rows: it has ROWS, more than any tensor. Columns past the head dim are past the map's end, where TMA writes
-zeros. Either way `full` gets one arrival. That of a thread which says how many bytes will come completes its phase once
-they have come; cp.async is waited for and fenced for the products before the arrival.
-"""
-
-from typing import Any, NamedTuple
+"""The loop of a warp that loads K or V by TMA: NOTE [whole tiles] of common/bulk_tiles.py."""
 
 import cutlass
-from cutlass import Boolean, Int32, cute
-from cutlass.cute.nvgpu import cpasync
+from cutlass import Int32, cute
 
-from kernels.blocksparse.common import tcgen05
-from kernels.blocksparse.common.list_reader import Operand, listed
-from kernels.blocksparse.common.tile_loads import TileCopy
+from kernels.blocksparse.common.bulk_tiles import TileLoads, load
+from kernels.blocksparse.common.list_reader import listed
 from kernels.blocksparse.forward.hopper.pipeline import Buffers, rows_from
 
-ROWS = 2**31 - 1
-
-
-class BulkOperand(NamedTuple):
-    """Q, K or V and what loads it by TMA: a copy atom with the tensor map, and the map's coordinates (rows, dim, heads,
-    batch)."""
-
-    rows: Operand
-    atom: Any
-    coordinates: Any
-
-
-def bulk_operand(x: Operand, tile: tuple[int, int], heads: Int32, batch: Int32, dim: Int32) -> BulkOperand:
-    """Host code: the tensor map of x for tiles (rows, dim_padded). Strides that are 0 have the same rows for all."""
-    strides = [cute.assume(stride, divby=8) for stride in (x.stride_row, x.stride_head, x.stride_batch)]
-    layout = cute.make_layout((ROWS, dim, heads, batch), stride=(strides[0], 1, strides[1], strides[2]))
-    shared = tcgen05.tile_layout(x.pointer.dtype, *tile, 1)
-    atom, coordinates = cpasync.make_tiled_tma_atom(
-        cpasync.CopyBulkTensorTileG2SOp(), cute.make_tensor(x.pointer, layout), shared, tile
-    )
-    return BulkOperand(x, atom, coordinates)
-
-
-class TileLoads:
-    """Loads of one sequence's tiles by one warp; trace time only.
-
-    operand      Q, K or V; place: (batch, head, first row of the sequence in its batch, or of the tile)
-    sX           (rows, dim_padded, stages)
-    copy         of the warp's lanes, for tiles with fewer rows
-    whole, expected_bytes, fence_shared   the functions below, or a mutant's
-    """
-
-    def __init__(self, operand: BulkOperand, place, sX: cute.Tensor, copy: TileCopy, functions: dict) -> None:
-        batch, head, row = place
-        self.atom, self.sX, self.copy, self.functions = operand.atom, sX, copy, functions
-        self.rows, self.dim_padded = cute.size(sX, mode=[0]), cute.size(sX, mode=[1])
-        self.bytes = self.rows * self.dim_padded * (sX.element_type.width // 8)
-        self.first, self.coordinates = row, operand.coordinates[None, None, head, batch]
-
-    def part(self, row: Int32, stage: Int32):
-        """(coordinates, shared memory) of the tile that begins `row` rows after the first one."""
-        gX = cute.local_tile(
-            cute.domain_offset((self.first + row, 0), self.coordinates), (self.rows, self.dim_padded), (0, 0)
-        )
-        tXsX, tXgX = cpasync.tma_partition(
-            self.atom, 0, cute.make_layout(1), cute.group_modes(self.sX, 0, 2), cute.group_modes(gX, 0, 2)
-        )
-        return tXgX, tXsX[None, stage]
-
 
 @cute.jit
-def load(tiles: TileLoads, row: Int32, rows, stage: Int32, full: cute.Pointer) -> None:
-    """A whole warp: the tile that begins `row` rows after the first one, into this stage, then an arrival at `full`.
-    rows: (address of the first, stride, how many there are), as `rows_from`."""
-    is_whole = tiles.functions["whole"]
-    if is_whole(rows[2], tiles.rows):
-        load_whole(tiles, row, stage, full)
-    else:
-        load_rows(tiles, rows, stage, full)
-
-
-@cute.jit
-def load_whole(tiles: TileLoads, row: Int32, stage: Int32, full: cute.Pointer) -> None:
-    """By TMA, one thread of the warp."""
-    bytes_of = tiles.functions["expected_bytes"]
-    with cute.arch.elect_one():
-        cute.arch.mbarrier_arrive_and_expect_tx(full, bytes_of(tiles.bytes))
-    gX, sX = tiles.part(row, stage)
-    cute.copy(tiles.atom, gX, sX, tma_bar_ptr=full)  # elects a thread itself
-
-
-@cute.jit
-def load_rows(tiles: TileLoads, rows, stage: Int32, full: cute.Pointer) -> None:
-    """By cp.async, all lanes of the warp."""
-    copy, fence_shared = tiles.copy, tiles.functions["fence_shared"]
-    copy.load(rows[0], rows[1], rows[2], tiles.sX[None, None, stage])
-    cute.arch.cp_async_commit_group()
-    cute.arch.cp_async_wait_group(0)
-    fence_shared()
-    cute.arch.sync_warp()
-    if cute.arch.lane_idx() == 0:
-        cute.arch.mbarrier_arrive(full)
-
-
-@cute.jit
-def fill(w, buffers: Buffers, operand, tiles: TileLoads) -> None:
-    """A loading warp: K or V of all steps. operand: (address of the sequence's first row, stride of rows)."""
+def fill(w, buffers: Buffers, tiles: TileLoads) -> None:
+    """A loading warp: K or V of all steps."""
     step, stages = w.tuning.step, w.tuning.stages
     steps_per_block = w.variant.tile_n // step
     n_steps = w.tile_iterator.entries * steps_per_block
-    wait_empty, block = w.wait_empty, Int32(0)
+    wait_empty, operand, block = w.wait_empty, tiles.first_row(), Int32(0)
     if n_steps > 0:
         block = listed(w.tile_iterator, Int32(0))
     for s in cutlass.range(n_steps):
@@ -128,14 +33,3 @@ def wait_empty(buffers: Buffers, s: Int32) -> None:
     """Waits until the products have read what a step's buffer had before."""
     # a barrier that has not ended a phase says that the one before the first has ended
     cute.arch.mbarrier_wait(buffers.empty + s % buffers.stages, (s // buffers.stages + 1) % 2)
-
-
-@cute.jit
-def whole(left: Int32, rows: cutlass.Constexpr) -> Boolean:
-    """True where all rows of a tile belong to the sequence, which has `left` from its first one on."""
-    return left >= rows
-
-
-def expected_bytes(count: int) -> int:
-    """Bytes that `full` waits for: a tile, also where it has columns past the head dim."""
-    return count
