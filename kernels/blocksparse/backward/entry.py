@@ -9,6 +9,7 @@ from kernels.blocksparse.backward.kernel import BackwardKernel, Gradients
 from kernels.blocksparse.backward.softmax_gradient import LOG2_E, Factors
 from kernels.blocksparse.backward.tile_iterator import Counts, Lists, Order
 from kernels.blocksparse.common.arguments import block_list, entry, mask_of, operand
+from kernels.blocksparse.common.list_reader import Operand
 
 
 class Backward(BackwardKernel):
@@ -53,10 +54,10 @@ class Backward(BackwardKernel):
         )
         key_tiles = Tiles(a.key_tiles_stride_batch, a.key_tiles_total)
         self.kernel(
-            operand(a, "q"),
-            operand(a, "k"),
-            operand(a, "v"),
-            operand(a, "do"),
+            self.operand(a, "q"),
+            self.operand(a, "k"),
+            self.operand(a, "v"),
+            self.operand(a, "do"),
             (a.lse2.align(16), a.delta.align(16)),
             Gradients(a.dq_sum.align(16), operand(a, "dk"), operand(a, "dv"), a.dkv_sum.align(16), key_tiles),
             (a.q_begin, a.q_length),
@@ -74,3 +75,7 @@ class Backward(BackwardKernel):
             stream=stream,
             min_blocks_per_mp=1,
         )
+
+    def operand(self, arguments, name: str) -> Operand:
+        """The tensor of that name, as the kernel takes it."""
+        return operand(arguments, name)

@@ -19,6 +19,7 @@ from kernels.blocksparse.launch.forward import (
     Sequences,
     Values,
     fits,
+    for_operands,
     list_values,
     lse_values,
     mask_kind,
@@ -294,6 +295,7 @@ def backward_launches(
         order = with_order(blocks).order
     float32 = dq.dtype == torch.float32
     pre, main, post = backward_variants(q, blocks, softcap, deterministic, tuning, products, float32)
+    main = for_operands(main, q, k, v, do)
     batch, heads_q, heads_kv, m_blocks = sequences.batch, *heads_of(q, k), blocks.m_blocks
     n_blocks, dim, group_split = lists.rows, q.shape[-1], workspace.group_split
     after = heads_kv * n_blocks if group_split > 1 else 0

@@ -154,7 +154,7 @@ def _forward_variant(
 
 
 def for_operands(variant: Variant, *operands: Tensor) -> Variant:
-    """The forward kernel for these tensors: by tcgen05 without TMA where a tensor map cannot describe one of them."""
+    """The kernel for these tensors: by tcgen05 without TMA where a tensor map cannot describe one of them."""
     if variant.products != "tcgen05" or all(map(mappable, operands)):
         return variant
     return variant.with_tuning(tma=0)

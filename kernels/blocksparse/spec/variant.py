@@ -31,7 +31,7 @@ OF_TCGEN05 = (
 # Injection points of the backward kernel that only the one with products by tcgen05 has
 BACKWARD_OF_TCGEN05 = (
     *("await_scores", "await_products", "await_dq", "await_columns", "loaded_dq", "stored_ds", "publish_ds"),
-    *("fence_products", "release_queries", "column_of_dq", "releases"),
+    *("fence_products", "release_queries", "column_of_dq", "releases", "whole", "expected_bytes", "await_keys"),
 )
 ARCHES = ("sm_80", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
 

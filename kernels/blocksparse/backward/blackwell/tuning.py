@@ -26,9 +26,11 @@ class BlackwellBackwardTuning:
     """Sizes of one CTA's work on (128 x 128) blocks; a step is a block.
 
     tile_m, tile_n, dim   of the variant; step_m is tile_m
+    tma      1: Q, K, V, dO, LSE and delta are loaded by TMA, NOTE [whole tiles] of common/bulk_tiles.py; 0: by cp.async
     """
 
     dim: int
+    tma: int = 1
     tile_m: int = ROWS
     tile_n: int = ROWS
     step_m: int = ROWS
@@ -65,9 +67,11 @@ def blackwell_backward_tuning(variant: Variant) -> BlackwellBackwardTuning:
             f"variant.products is 'tcgen05': the backward kernel needs tiles of 128 x 128 and dim 64 or 128 for it, "
             f"got {variant.tile_m} x {variant.tile_n} and {variant.dim_padded}"
         )
-    if variant.tuning:
-        names = sorted(name for name, _ in variant.tuning)
-        raise ValueError(f"variant.tuning has {names}; the Blackwell backward kernel has nothing to tune")
-    tuning = BlackwellBackwardTuning(variant.dim_padded)
+    overrides = dict(variant.tuning)
+    if unknown := sorted(set(overrides) - {"tma"}):
+        raise ValueError(f"variant.tuning has {unknown}; the Blackwell backward kernel knows ['tma']")
+    tuning = BlackwellBackwardTuning(variant.dim_padded, **overrides)
+    if tuning.tma not in (0, 1):
+        raise ValueError(f"variant.tuning has tma = {tuning.tma}; it must be 0 or 1")
     assert tuning.shared_bytes <= SHARED - RESERVED
     return tuning
