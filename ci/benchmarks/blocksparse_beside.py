@@ -4,10 +4,11 @@
     python ci/benchmarks/blocksparse_beside.py --dry --out /tmp/x.json     tiny, on the emulated GPU, without the others
 
 Rows are masks (causal, full, windows, random blocks) at 2,048 to 32,768 tokens, head dims 64 and 128, 16 query heads
-on 16 and on 2 KV heads, bfloat16; and rows that FlashAttention-4 cannot run: packed sequences with block lists, ordered
-adds with block lists, gradients at head dim 256 with lists over 128 keys. Columns are forward, backward with atomic and
-with ordered adds (the planned order where the default one waits). FlashAttention-4 runs where `flash_attn.cute`
-imports, cuDNN (PyTorch's backend) where it has the mask: full and causal.
+on 16 and on 2 KV heads, bfloat16; 64 blocks of 64 × 64 a row of 109,632 tokens, 7 heads, which FlashInfer publishes a
+rate of; and rows that FlashAttention-4 cannot run: packed sequences with block lists, ordered adds with block lists,
+gradients at head dim 256 with lists over 128 keys. Columns are forward, backward with atomic and with ordered adds (the
+planned order where the default one waits). FlashAttention-4 runs where `flash_attn.cute` imports; cuDNN is PyTorch's
+backend for full and causal masks, and for random blocks `cudnn.BSA` where that imports.
 
 Each row is a process of its own, so that compiling runs side by side; only measuring is exclusive. Times are device
 times of whole calls, measured in turn, the least of three medians (blocksparse_entry.py). 'difference' is the relative
@@ -55,7 +56,7 @@ def planned(dry: bool) -> list[Entry]:
 
     if dry:
         tiny = [Entry("beside", mask, 256, 64, 2, 1, "emulator") for mask in ("causal", "50%")]
-        return [*tiny, replace(tiny[1], batch=2, packed=True)]
+        return [*tiny, replace(tiny[1], batch=2, packed=True), replace(tiny[1], mask="top 2", dim=128, tile=64)]
     return [
         row("causal", 8192, batch=2),
         row("full", 8192, batch=2),
@@ -73,6 +74,7 @@ def planned(dry: bool) -> list[Entry]:
         row("10%", 8192, 64),
         row("50%", 8192, 64),
         row("10%", 8192, batch=4, packed=True),
+        Entry("beside", "top 64", 109632, 128, 7, 7, tile=64),
         row("causal", 8192, 256),
         row("10%", 8192, 256),
     ]
@@ -153,13 +155,16 @@ def ours(problem: Problem) -> dict[str, tuple[Call, Any, Tensor]]:
         heads = {"heads_q": entry.heads_q, "heads_kv": entry.heads_kv}
         ordered = least_blocking(blocks, **heads, dim=entry.dim).blocks
 
-    def call(lists: BlockSparse, deterministic: bool) -> Tensor:
-        return block_sparse_attention(*leaves, lists, deterministic=deterministic, **packing)[0]
+    def call(lists: BlockSparse, deterministic: bool, products: str | None = None) -> Tensor:
+        return block_sparse_attention(*leaves, lists, deterministic=deterministic, products=products, **packing)[0]
 
-    return {
+    found = {
         "ours": (partial(call, blocks, False), leaves, do),
         "ours deterministic": (partial(call, ordered, True), leaves, do),
     }
+    if entry.tile == 64:  # for which the portable kernels are the default
+        found["ours, wgmma"] = (partial(call, blocks, False, "wgmma"), leaves, do)
+    return found
 
 
 def others(problem: Problem) -> dict[str, tuple[Call, Any, Tensor]]:
@@ -167,7 +172,7 @@ def others(problem: Problem) -> dict[str, tuple[Call, Any, Tensor]]:
     entry, found = problem.entry, {}
     if entry.packed:
         return {}
-    if importlib.util.find_spec("flash_attn") and importlib.util.find_spec("flash_attn.cute"):
+    if entry.tile == 128 and importlib.util.find_spec("flash_attn") and importlib.util.find_spec("flash_attn.cute"):
         by_token = [x.detach().transpose(1, 2).contiguous() for x in (problem.q, problem.k, problem.v, problem.do)]
         leaves = tuple(x.requires_grad_() for x in by_token[:3])
         for name, deterministic in (("FlashAttention-4", False), ("FlashAttention-4 deterministic", True)):
@@ -175,7 +180,15 @@ def others(problem: Problem) -> dict[str, tuple[Call, Any, Tensor]]:
     if entry.mask in ("full", "causal"):
         leaves = (problem.q, problem.k, problem.v)
         found["cuDNN"] = (partial(cudnn, entry, *leaves), leaves, problem.do)
+    if by_blocks(entry) and importlib.util.find_spec("cudnn"):
+        leaves = (problem.q, problem.k, problem.v)
+        found["cuDNN"] = (partial(CudnnBlocks.apply, *leaves, cudnn_lists(entry)), leaves, problem.do)
     return found
+
+
+def by_blocks(entry: Entry) -> bool:
+    """True where the mask keeps or leaves whole blocks."""
+    return entry.mask[-1] == "%" or entry.mask.startswith("top")
 
 
 def flash_4(entry: Entry, leaves: tuple[Tensor, ...], deterministic: bool) -> Tensor:
@@ -187,7 +200,7 @@ def flash_4(entry: Entry, leaves: tuple[Tensor, ...], deterministic: bool) -> Te
         options = {"causal": True}
     elif entry.mask == "window":
         options = {"window_size": (2047, 0)}
-    elif entry.mask.endswith("%"):
+    elif by_blocks(entry):
         options = flash_4_lists(entry)
     result = flash_attn_func(*leaves, deterministic=deterministic, **options)
     return result[0] if isinstance(result, tuple) else result
@@ -224,6 +237,40 @@ def cudnn(entry: Entry, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
         grouped = entry.heads_q != entry.heads_kv
         return scaled_dot_product_attention(q, k, v, is_causal=entry.mask == "causal", enable_gqa=grouped)
+
+
+def cudnn_lists(entry: Entry) -> dict[str, Any]:
+    """The block lists of a random grid as `cudnn.BSA` takes them."""
+    grid, shape = random_grid(entry), (entry.batch, entry.heads_q)
+    count = grid.sum(-1).int()
+    order = torch.sort(grid.to(torch.uint8), dim=-1, descending=True, stable=True).indices[:, : int(count.max())]
+    return {
+        "q2k_block_index": order.int().expand(*shape, -1, -1).contiguous(),
+        "q2k_block_nums": count.expand(*shape, -1).contiguous(),
+        "sparse_block_size": entry.tile,
+    }
+
+
+class CudnnBlocks(torch.autograd.Function):
+    """Block-sparse attention of cuDNN's front end."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, lists: dict[str, Any]) -> Tensor:
+        """q, k, v (batch, heads, tokens, dim)."""
+        from cudnn.block_sparse_attention.api import block_sparse_attention_forward
+
+        found = block_sparse_attention_forward(q, k, v, **lists)
+        ctx.save_for_backward(q, k, v, found["o_tensor"], found["lse_tensor"])
+        ctx.lists = lists
+        return found["o_tensor"]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """dQ, dK, dV, and nothing for the lists."""
+        from cudnn.block_sparse_attention.api import block_sparse_attention_backward
+
+        found = block_sparse_attention_backward(gradients[0], *ctx.saved_tensors, **ctx.lists)
+        return found["dq_tensor"], found["dk_tensor"], found["dv_tensor"], None
 
 
 def as_line(row: dict[str, Any]) -> str:
@@ -281,7 +328,7 @@ def versions() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
     found = {"cudnn": str(torch.backends.cudnn.version())}
-    for name in ("flash-attn-4", "nvidia-cutlass-dsl"):
+    for name in ("flash-attn-4", "nvidia-cutlass-dsl", "nvidia-cudnn-frontend"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

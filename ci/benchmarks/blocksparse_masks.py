@@ -64,8 +64,11 @@ def cuts(entry: Entry) -> list[int]:
 
 
 def random_grid(entry: Entry) -> Tensor:
-    """Blocks at random, and the diagonal ones, so that every row has a key."""
+    """Blocks at random: a share of all and the diagonal ones, so that every row has a key; "top 64": 64 a row."""
     n = -(-entry.tokens // entry.tile)
+    if entry.mask.startswith("top"):
+        listed = torch.rand(n, n, generator=torch.Generator().manual_seed(3)).topk(int(entry.mask.split()[1])).indices
+        return torch.zeros(n, n, dtype=torch.bool).scatter_(1, listed, True).to(place(entry))
     share = float(entry.mask.removesuffix("%")) / 100
     grid = torch.rand(n, n, generator=torch.Generator().manual_seed(3)) < share
     return (grid | torch.eye(n, dtype=torch.bool)).to(place(entry))
@@ -87,7 +90,7 @@ def blocks_of(entry: Entry, tile_m: int | None = None, tile_n: int | None = None
 
 def pairs_of(entry: Entry) -> int:
     """(query, key) pairs that the mask keeps, of one head."""
-    if entry.mask.endswith("%"):
+    if entry.mask[-1] == "%" or entry.mask.startswith("top"):
         return int(random_grid(entry).sum()) * entry.tile**2
     start, stop = row_bounds(entry)
     return int((stop - start).sum())
