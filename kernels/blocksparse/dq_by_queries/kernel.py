@@ -10,13 +10,13 @@
     store dQ, once
 
 NOTE [separate dQ] The backward kernel adds to dQ in memory, 64 KB for each pair of 128 queries and 64 keys, beside the
-64 KB of Q and dO that it reads. Where tiles of keys list scattered tiles of queries, all of that comes from memory. Here
-a pair costs 32 KB of K and V, which all query heads of a KV head share, and the backward kernel, without dQ, 64 KB: for
-seven products instead of five. No sums of dQ lie in memory, nothing is added there, and nobody waits for a semaphore:
-gradients are bitwise the same in every run.
+64 KB of Q and dO that it reads. Where tiles of keys list scattered tiles of queries, all of that comes from memory.
+Here a pair costs 32 KB of K and V, which all query heads of a KV head share, and the backward kernel, without dQ,
+64 KB: for seven products instead of five. No sums of dQ lie in memory, nothing is added there, and no CTA waits for a
+semaphore: gradients are bitwise the same in every run.
 
-Tiles are those of NOTE [tiles] of forward/hopper/tile_scheduler.py, buffers those of NOTE [loads of dQ] of loads.py, and
-statistics NOTE [statistics] of backward/preprocess.py.
+Tiles are those of NOTE [tiles] of forward/hopper/tile_scheduler.py, buffers those of NOTE [loads of dQ] of loads.py,
+and statistics those of NOTE [statistics] of backward/preprocess.py.
 """
 
 from typing import NamedTuple
