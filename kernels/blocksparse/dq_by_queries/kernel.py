@@ -36,11 +36,11 @@ from kernels.blocksparse.common.mask_words import Mask
 from kernels.blocksparse.common.tile_loads import TileCopy
 from kernels.blocksparse.dq_by_queries import mainloop
 from kernels.blocksparse.dq_by_queries.loads import fill, fill_steps, rows_from
-from kernels.blocksparse.dq_by_queries.tuning import STEP, WORKERS, dq_tuning
+from kernels.blocksparse.dq_by_queries.tuning import LOADING, STEP, WORKERS, dq_tuning
 from kernels.blocksparse.forward.hopper import pipeline, tile_scheduler, wgmma
 from kernels.blocksparse.forward.hopper.pipeline import Buffers
 from kernels.blocksparse.forward.hopper.tile_scheduler import Tile
-from kernels.blocksparse.forward.hopper.tuning import LOADING, ROWS, WARPGROUP
+from kernels.blocksparse.forward.hopper.tuning import ROWS, WARPGROUP
 from kernels.blocksparse.forward.kernel import kv_head_of
 from kernels.blocksparse.forward.mainloop import Work, allow_all, keep_keys
 from kernels.blocksparse.spec.variant import NO_INJECTION, OF_DQ, Injection, Variant

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from kernels.blocksparse.forward.hopper.tuning import BARRIERS, LOADING, REGISTERS, ROWS, SHARED, WARPGROUP
+from kernels.blocksparse.forward.hopper.tuning import BARRIERS, REGISTERS, ROWS, SHARED, WARPGROUP
 
 if TYPE_CHECKING:
     from kernels.blocksparse.spec.variant import Variant
 
 STEP = 64  # keys at a time: S and dP of them take 64 registers of a thread, beside dQ's 64 at head dim 128
+LOADING = 72  # registers of a thread that loads; those that multiply share what is left
 WORKERS = 2  # loading warps of K, and as many of V
 
 

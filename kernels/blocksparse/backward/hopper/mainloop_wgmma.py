@@ -122,9 +122,9 @@ def sums_of_dq(w) -> cute.Tensor | None:
     return None if w.variant.separate_dq else accumulator(w.to_dq)
 
 
-def issue_dq(w, rdQ: cute.Tensor | None, stage_ds: Int32) -> None:
+def issue_dq(w, rdQ: cute.Tensor | None, stage_ds: Any) -> None:
     """Starts dQ of a step, where it is this kernel's."""
-    if not w.variant.separate_dq:
+    if rdQ is not None:
         issue(w.to_dq, rdQ, stage_ds, add=False)
 
 
