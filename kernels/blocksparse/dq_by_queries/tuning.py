@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from kernels.blocksparse.spec.variant import Variant
 
 STEP = 64  # keys at a time: S and dP of them take 64 registers of a thread, beside dQ's 64 at head dim 128
-LOADING = 72  # registers of a thread that loads; those that multiply share what is left
+LOADING = 80  # registers of a thread that loads; those that multiply share what is left
 WORKERS = 2  # loading warps of K, and as many of V
 
 
