@@ -59,8 +59,8 @@ def dq_tuning(variant: Variant) -> DQTuning:
     if unknown := sorted(set(overrides) - set(names)):
         raise ValueError(f"variant.tuning has {unknown}; the dQ kernel knows {names}")
     tuning = DQTuning(**overrides)
-    if tuning.stages_k < 2 or tuning.stages_v < 1 or tuning.tiles not in (1, 2):
-        raise ValueError(f"variant.tuning {tuning}: needs two stages of K, one of V, and 1 or 2 tiles")
+    if min(tuning.stages_k, tuning.stages_v) < WORKERS or tuning.tiles not in (1, 2):
+        raise ValueError(f"variant.tuning {tuning}: needs {WORKERS} stages of K and of V at least, and 1 or 2 tiles")
     if (size := tuning.shared_bytes(variant)) > SHARED:
         raise ValueError(f"variant.tuning {tuning}: {size} bytes of shared memory; there are {SHARED}")
     return tuning

@@ -21,8 +21,8 @@ def _other_row(tile: Int64, row: Int32) -> Int64:
 
 register_mutant(
     "dq_statistics_exchanged",
-    "Separate dQ of the selected branch, on Hopper: the two rows that a thread has of a product get each other's LSE and "
-    "delta.",
+    "Separate dQ of the selected branch, on Hopper: the two rows that a thread has of a product get each other's LSE "
+    "and delta.",
     "FlashAttention-4 b3f1b6a5: a wrong index of LSE and delta",
     attention_backward=Injection("nsa!dq_statistics_exchanged", {"statistics_row": _other_row}),
 )
