@@ -75,6 +75,10 @@ def _kernel(variant: Variant, arch: str, injection: Injection) -> Any:
         from kernels.blocksparse.backward.preprocess import Preprocess
 
         return Preprocess(variant, injection)
+    if variant.kind == "dq":
+        from kernels.blocksparse.dq_by_queries.kernel import DQByQueries
+
+        return DQByQueries(variant, injection)
     if variant.kind == "backward":
         from kernels.blocksparse.backward import Backward
 
