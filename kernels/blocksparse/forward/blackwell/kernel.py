@@ -7,8 +7,8 @@ Signature, order of tiles and a row's numbers are Forward's. One CTA per tile of
 NOTE [warps] Warps 0 to 3 have a thread for each query: they allocate tensor memory, make probabilities of scores,
 rescale O, and write it. Two more load by TMA: Q and K, and V, NOTE [whole tiles] of tma_loads.py. Without TMA the
 softmax warps load Q, and a pair of warps for each stage K and V: NOTE [buffers] of forward/loads.py, with
-`tcgen05.commit` for the arrival that empties a buffer. One more warp issues the products. How they take turns in tensor memory: NOTE
-[turns] of mainloop.py.
+`tcgen05.commit` for the arrival that empties a buffer. One more warp issues the products. How they take turns in
+tensor memory: NOTE [turns] of mainloop.py.
 """
 
 import cutlass

@@ -13,8 +13,8 @@ from cutlass.cute.nvgpu import warp
 from cutlass.memory import SmemAllocator
 
 from kernels.blocksparse.common import buffers, layouts, tma_loads
-from kernels.blocksparse.common.buffers import Buffers
 from kernels.blocksparse.common.arguments import operand
+from kernels.blocksparse.common.buffers import Buffers
 from kernels.blocksparse.common.list_reader import BlockList, Operand, read
 from kernels.blocksparse.common.mask_words import Mask
 from kernels.blocksparse.common.tile_loads import TileCopy

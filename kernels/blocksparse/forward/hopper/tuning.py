@@ -26,7 +26,8 @@ class HopperTuning:
     stages      tiles of K and of V in shared memory, 1 or 2: as many pairs of loading warps; by TMA up to 4
     tiles       of Q in shared memory, 1 or 2: with two the next one's is loaded while this one's is multiplied
     ctas        of an SM for which registers are limited
-    registers   of a thread that multiplies; 0: all threads keep those of the launch, else loading ones keep LOADING
+    registers   of a thread that multiplies; 0: all threads keep those of the launch, else loading ones keep `loading`
+    loading     registers of a thread that loads
     tma         1: Q, K and V are loaded by TMA, NOTE [whole tiles] of tma_loads.py; 0: by cp.async
     turns       1: warpgroups issue their products one after the other, NOTE [turns] of hopper/mainloop.py
     late        1: a step's product with V is waited for after its exponentials; 0: where the assembler puts the wait
@@ -37,6 +38,7 @@ class HopperTuning:
     tiles: int
     ctas: int = 1
     registers: int = 0
+    loading: int = 0
     tma: int = 0
     turns: int = 0
     late: int = 0
@@ -44,11 +46,6 @@ class HopperTuning:
     def warpgroups(self, variant: Variant) -> int:
         """Those that multiply; one more loads."""
         return variant.tile_m // ROWS
-
-    @property
-    def loading(self) -> int:
-        """Registers of a thread that loads."""
-        return LOADING[self.tma]
 
     def threads(self, variant: Variant) -> int:
         """Threads of a CTA."""
@@ -76,13 +73,15 @@ def hopper_tuning(variant: Variant) -> HopperTuning:
     if not {tuning.tma, tuning.turns, tuning.late} <= {0, 1}:
         raise ValueError(f"variant.tuning {tuning}: tma, turns and late must be 0 or 1")
     # what a CTA's threads are launched with is all that they can share out: one that asks for more waits forever
+    if "loading" not in overrides:
+        tuning = replace(tuning, loading=LOADING[tuning.tma])
     groups, threads = tuning.warpgroups(variant), tuning.threads(variant)
     launched = min(REGISTERS // (threads * tuning.ctas) // 8 * 8, MOST)
     most = min(((groups + 1) * launched - tuning.loading) // groups // 8 * 8, MOST)
     if "registers" not in overrides and launched < MOST:
         tuning = replace(tuning, registers=most)
-    if tuning.registers % 8 or not 0 <= tuning.registers <= most:
-        raise ValueError(f"variant.tuning {tuning}: registers must be a multiple of 8 up to {most}")
+    if tuning.registers % 8 or tuning.loading % 8 or not tuning.loading >= 24 or not 0 <= tuning.registers <= most:
+        raise ValueError(f"variant.tuning {tuning}: registers must be multiples of 8, from 24 and up to {most}")
     stages = range(1, 5 if tuning.tma else 3)
     if variant.tile_n % tuning.step or tuning.step % 32 or tuning.stages not in stages or tuning.tiles not in (1, 2):
         raise ValueError(f"variant.tuning {tuning} does not fit tiles {variant.tile_m} × {variant.tile_n}")
