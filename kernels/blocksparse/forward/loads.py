@@ -78,12 +78,12 @@ def fill_one(copy: TileCopy, buffers: Buffers, step: Int32, rows, sX: cute.Tenso
 
 
 @cute.jit
-def fill_all(w, buffers: Buffers, operand, tiles: TileLoads, sPlace: cute.Tensor, before: Int32) -> None:
-    """A warp that loads by TMA: K or V of all steps of a tile of queries. Arguments as those of `fill`."""
+def fill_all(w, buffers: Buffers, tiles: TileLoads, sPlace: cute.Tensor, before: Int32) -> None:
+    """A warp that loads by TMA: K or V of all steps of a tile of queries. sPlace, before: as those of `fill`."""
     step, stages = w.tuning.step, w.tuning.stages
     steps_per_block = w.variant.tile_n // step
     n_steps = w.tile_iterator.entries * steps_per_block
-    wait, block = w.wait_empty, Int32(0)
+    wait, keys_left, block = w.wait_empty, w.keys_left, Int32(0)
     if n_steps > 0:
         block = listed(w.tile_iterator, Int32(0))
     for s in cutlass.range(n_steps):
@@ -94,5 +94,5 @@ def fill_all(w, buffers: Buffers, operand, tiles: TileLoads, sPlace: cute.Tensor
         if cutlass.const_expr(sPlace is not None):
             stage_place, place = sPlace[None, stage], (first_key, slot_of(w, s // steps_per_block))
         wait(buffers, before + s)
-        rows = rows_from(w, operand, first_key)
-        tma_loads.load(tiles, first_key, rows, stage, buffers.full + stage, stage_place, place)
+        left = keys_left(w.length_k, first_key)
+        tma_loads.load(tiles, first_key, left, stage, buffers.full + stage, stage_place, place)

@@ -150,7 +150,7 @@ class BlackwellForward(Forward):
                     index, lane = warp_index - SOFTMAX_WARPS, thread % 32
                     if cutlass.const_expr(tuning.tma):
                         places = (batch, head, Int32(q_row)), (batch, head_kv, seq_k.begin)
-                        self.load_bulk(common, index, lane, (q, k, v), places)
+                        self.load_bulk(common, index, (q, k, v), places)
                     else:
                         rows_k = (k.at(batch, k_row, head_kv), k.stride_row)
                         rows_v = (v.at(batch, k_row, head_kv), v.stride_row)
@@ -205,21 +205,20 @@ class BlackwellForward(Forward):
             loads.fill(w, w.buffers_v, rows_v, w.sV, None, index // 2, Int32(0))
 
     @cute.jit
-    def load_bulk(self, common: Work, index, lane, operands, places) -> None:
+    def load_bulk(self, common: Work, index, operands, places) -> None:
         """A warp that loads by TMA: the first one Q, which nothing reads where there are no keys, and K, the other
         one V. operands: q, k, v; places: (batch, head, first row) of the tile of Q, and of K and V."""
-        copy = TileCopy(self.dtype, 32, self.variant.dim_padded, lane, common.dim)
         functions = {name: getattr(self, name) for name in ("whole", "expected_bytes", "fence_shared")}
-        q, k, v = operands
+        functions["offset"], dim, (q, k, v) = self.key_offset, common.dim, operands
         if index == 0:
             if common.tile_iterator.entries > 0:
-                tiles = TileLoads(q, places[0], common.sQ, copy, functions)
-                tma_loads.load(tiles, Int32(0), (*first_row(q, places[0]), common.rows_left), Int32(0), common.loaded_q)
-            tiles = TileLoads(k, places[1], common.sK, copy, functions)
-            loads.fill_all(common, common.buffers_k, first_row(k, places[1]), tiles, None, Int32(0))
+                tiles = TileLoads(q, places[0], common.sQ, dim, functions)
+                tma_loads.load(tiles, Int32(0), common.rows_left, Int32(0), common.loaded_q)
+            tiles = TileLoads(k, places[1], common.sK, dim, functions)
+            loads.fill_all(common, common.buffers_k, tiles, None, Int32(0))
         else:
-            tiles = TileLoads(v, places[1], common.sV, copy, functions)
-            loads.fill_all(common, common.buffers_v, first_row(v, places[1]), tiles, None, Int32(0))
+            tiles = TileLoads(v, places[1], common.sV, dim, functions)
+            loads.fill_all(common, common.buffers_v, tiles, None, Int32(0))
 
     @cute.jit
     def products(self, common: Work, columns: cute.Pointer) -> None:
@@ -319,12 +318,6 @@ class BlackwellForward(Forward):
     def meet(self) -> None:
         """The softmax threads wait for each other."""
         cute.arch.barrier(barrier_id=MEETING, number_of_threads=SOFTMAX_THREADS)
-
-
-def first_row(operand: BulkOperand, place):
-    """(address, stride of rows) of the row at (batch, head, row)."""
-    batch, head, row = place
-    return operand.rows.at(batch, Int64(row), head), operand.rows.stride_row
 
 
 @cute.jit

@@ -110,7 +110,8 @@ class HopperForward(Forward):
         if warp_index < 4:
             if cutlass.const_expr(tuning.registers):
                 cute.arch.setmaxregister_decrease(tuning.loading)
-            self.load_tiles(common, warp_index, thread, (q, k, v), (shape, order, lists, queries, keys), persistent)
+            load = self.load_by_tma if tuning.tma else self.load_tiles
+            load(common, warp_index, thread, (q, k, v), (shape, order, lists, queries, keys), persistent)
         else:
             if cutlass.const_expr(tuning.registers):
                 cute.arch.setmaxregister_increase(tuning.registers)
@@ -118,8 +119,7 @@ class HopperForward(Forward):
 
     @cute.jit
     def load_tiles(self, common: Work, warp_index, thread, operands, problem, persistent) -> None:
-        """The loading warps: by cp.async even ones K, odd ones V, two for each stage, and Q; by TMA one each for K, V
-        and Q. The last one announces tiles too."""
+        """The loading warps: even ones K, odd ones V, two for each stage, and Q; the last one announces tiles too."""
         variant, tuning = self.variant, self.tuning
         steps_per_block = variant.tile_n // tuning.step
         stage, announces = warp_index // 2, thread == WARPGROUP - 1
@@ -139,9 +139,7 @@ class HopperForward(Forward):
                     number = tile_scheduler.next_number(resident, tile_counter, total)
                     tile_scheduler.announce(common.tile_pipeline, count, number, variant.tile_m, problem, persistent)
                 cute.arch.sync_warp()
-                if cutlass.const_expr(tuning.tma):
-                    self.load_tile_by_tma(common, warp_index, thread % 32, operands, tile, count - 1, before)
-                elif stage < tuning.stages:
+                if stage < tuning.stages:
                     self.load_tile(common, warp_index, thread % 32, operands, tile, count - 1, before)
                 before += tile.tile_iterator.entries * steps_per_block
 
@@ -176,44 +174,83 @@ class HopperForward(Forward):
             loads.fill(w, common.buffers_v, (first, v.stride_row), common.sV, None, stage, before)
 
     @cute.jit
-    def load_tile_by_tma(
-        self, common: Work, warp_index, lane, operands, tile: Tile, count: Int32, before: Int32
-    ) -> None:
-        """One loading warp's part of a tile: K, V or Q. before: steps of earlier tiles."""
-        (q, k, v), groups = operands, self.tuning.warpgroups(self.variant)
-        copy = TileCopy(self.dtype, 32, self.variant.dim_padded, lane, common.dim)
-        functions = {
-            "whole": tma_loads.whole,
-            "expected_bytes": tma_loads.expected_bytes,
-            "fence_shared": cute.arch.fence_view_async_shared,
-        }
+    def load_by_tma(self, common: Work, warp_index, thread, operands, problem, persistent) -> None:
+        """The loading warps by TMA: one each for K, V and Q, and one whose last lane announces tiles."""
+        roles = ("k", "v", "q", "announce")
+        for i in cutlass.range_constexpr(len(roles)):
+            if warp_index == i:
+                self.play(roles[i], common, thread == WARPGROUP - 1, operands, problem, persistent)
+
+    @cute.jit
+    def play(self, role: cutlass.Constexpr, common: Work, announces, operands, problem, persistent) -> None:
+        """One loading warp, for all tiles."""
+        count, before, more, tile_m = Int32(0), Int32(0), Boolean(True), self.variant.tile_m
+        if cutlass.const_expr(role == "announce"):  # noqa: SIM102  (decided when the kernel is built)
+            if announces:
+                number = cute.arch.block_idx()[0]
+                tile_scheduler.announce(common.tile_pipeline, count, number, tile_m, problem, persistent)
+        while more:
+            tile = tile_scheduler.take(common.tile_pipeline, count, common.lists)
+            more = tile.batch >= 0
+            if more:
+                if cutlass.const_expr(role == "announce"):
+                    if announces:
+                        total = common.shape[0] * common.shape[1] * common.shape[3]
+                        number = tile_scheduler.next_number(persistent[0], persistent[1], total)
+                        tile_scheduler.announce(common.tile_pipeline, count + 1, number, tile_m, problem, persistent)
+                elif cutlass.const_expr(role == "q"):
+                    self.load_queries(common, operands[0], tile, count)
+                else:
+                    self.load_keys(common, role, operands, tile, before)
+                before += tile.tile_iterator.entries * (self.variant.tile_n // self.tuning.step)
+            count += 1
+
+    @cute.jit
+    def load_keys(self, common: Work, role: cutlass.Constexpr, operands, tile: Tile, before) -> None:
+        """K or V of a tile by TMA, by one warp. before: steps of earlier tiles."""
         w = Work(
             variant=self.variant,
             tuning=self.tuning,
-            key_offset=self.key_offset,
             keys_left=self.keys_left,
             wait_empty=buffers.wait_empty,
             mask=common.mask,
             length_k=tile.keys.length,
             tile_iterator=tile.tile_iterator,
         )
-        head_kv = self.kv_head_of(tile.head, common.shape[1], common.shape[2])
-        place_kv = tile.batch, head_kv, tile.keys.begin
-        if warp_index == 0:
-            tiles = TileLoads(k, place_kv, common.sK, copy, functions)
-            loads.fill_all(w, common.buffers_k, first_row(k, place_kv), tiles, common.sPlace, before)
-        elif warp_index == 1:
-            tiles = TileLoads(v, place_kv, common.sV, copy, functions)
-            loads.fill_all(w, common.buffers_v, first_row(v, place_kv), tiles, None, before)
-        elif warp_index == 2:
-            for group in cutlass.range_constexpr(groups):
-                row = tile.m_block * self.variant.tile_m + group * ROWS
-                place_q = tile.batch, tile.head, tile.queries.begin + row
-                own = cute.local_tile(common.sQ, (ROWS, self.variant.dim_padded, self.tuning.tiles), (group, 0, 0))
-                tiles, of_group = TileLoads(q, place_q, own, copy, functions), self.buffers_q(common, group)
-                rows, stage = (*first_row(q, place_q), tile.queries.length - row), count % self.tuning.tiles
-                buffers.wait_empty(of_group, count)
-                tma_loads.load(tiles, Int32(0), rows, stage, of_group.full + stage)
+        place = tile.batch, self.kv_head_of(tile.head, common.shape[1], common.shape[2]), tile.keys.begin
+        if cutlass.const_expr(role == "k"):
+            tiles = TileLoads(operands[1], place, common.sK, common.dim, self.tma_functions())
+            loads.fill_all(w, common.buffers_k, tiles, common.sPlace, before)
+        else:
+            tiles = TileLoads(operands[2], place, common.sV, common.dim, self.tma_functions())
+            loads.fill_all(w, common.buffers_v, tiles, None, before)
+
+    @cute.jit
+    def load_queries(self, common: Work, q: BulkOperand, tile: Tile, count) -> None:
+        """The rows of Q of each warpgroup by TMA, by one warp, for the CTA's `count`-th tile."""
+        dim_padded, tiles = self.variant.dim_padded, self.tuning.tiles
+        for group in cutlass.range_constexpr(self.tuning.warpgroups(self.variant)):
+            row = tile.m_block * self.variant.tile_m + group * ROWS
+            place = tile.batch, tile.head, tile.queries.begin + row
+            own = cute.local_tile(common.sQ, (ROWS, dim_padded, tiles), (group, 0, 0))
+            of_group, stage = self.buffers_q(common, group), count % tiles
+            buffers.wait_empty(of_group, count)
+            tma_loads.load(
+                TileLoads(q, place, own, common.dim, self.tma_functions()),
+                Int32(0),
+                tile.queries.length - row,
+                stage,
+                of_group.full + stage,
+            )
+
+    def tma_functions(self) -> dict:
+        """Those of TileLoads."""
+        return {
+            "whole": tma_loads.whole,
+            "expected_bytes": tma_loads.expected_bytes,
+            "fence_shared": cute.arch.fence_view_async_shared,
+            "offset": self.key_offset,
+        }
 
     def buffers_q(self, common: Work, group: Int32) -> Buffers:
         """Those of the rows of Q that a warpgroup multiplies."""
@@ -335,9 +372,3 @@ class HopperForward(Forward):
     def turn_of(self, group: Int32) -> Int32:
         """The named barrier at which a warpgroup waits for its turn."""
         return 1 + self.tuning.warpgroups(self.variant) + group
-
-
-def first_row(operand: BulkOperand, place):
-    """(address, stride of rows) of the row at (batch, head, row)."""
-    batch, head, row = place
-    return operand.rows.at(batch, Int64(row), head), operand.rows.stride_row

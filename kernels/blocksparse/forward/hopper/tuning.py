@@ -13,8 +13,8 @@ ROWS = 64  # of a tile that one warpgroup multiplies
 MOST = 248  # registers of a thread; 255, but in steps of 8
 SHARED = 232448  # bytes of shared memory that a CTA of sm_90 can have
 REGISTERS = 65536  # of a multiprocessor
-# registers of a thread that loads, where those that multiply take more than their share
-LOADING = 56
+# registers of a thread that loads, where those that multiply take more than their share: by cp.async, by TMA
+LOADING = (56, 24)
 BARRIERS = 512  # bytes set aside for the barriers of the buffers and the announced tiles
 
 
@@ -74,7 +74,7 @@ def hopper_tuning(variant: Variant) -> HopperTuning:
         raise ValueError(f"variant.tuning {tuning}: tma, turns and late must be 0 or 1")
     # what a CTA's threads are launched with is all that they can share out: one that asks for more waits forever
     if "loading" not in overrides:
-        tuning = replace(tuning, loading=LOADING)
+        tuning = replace(tuning, loading=LOADING[tuning.tma])
     groups, threads = tuning.warpgroups(variant), tuning.threads(variant)
     launched = min(REGISTERS // (threads * tuning.ctas) // 8 * 8, MOST)
     most = min(((groups + 1) * launched - tuning.loading) // groups // 8 * 8, MOST)
