@@ -184,11 +184,14 @@ class HopperForward(Forward):
     @cute.jit
     def play(self, role: cutlass.Constexpr, common: Work, announces, operands, problem, persistent) -> None:
         """One loading warp, for all tiles."""
-        count, before, more, tile_m = Int32(0), Int32(0), Boolean(True), self.variant.tile_m
-        if cutlass.const_expr(role == "announce"):  # noqa: SIM102  (decided when the kernel is built)
+        count, before, more = Int32(0), Int32(0), Boolean(True)
+        tile_m = self.variant.tile_m
+        if cutlass.const_expr(role == "announce"):
             if announces:
                 number = cute.arch.block_idx()[0]
                 tile_scheduler.announce(common.tile_pipeline, count, number, tile_m, problem, persistent)
+            # the other lanes wait for the announcement only after it, here and below
+            cute.arch.sync_warp()
         while more:
             tile = tile_scheduler.take(common.tile_pipeline, count, common.lists)
             more = tile.batch >= 0
@@ -198,6 +201,7 @@ class HopperForward(Forward):
                         total = common.shape[0] * common.shape[1] * common.shape[3]
                         number = tile_scheduler.next_number(persistent[0], persistent[1], total)
                         tile_scheduler.announce(common.tile_pipeline, count + 1, number, tile_m, problem, persistent)
+                    cute.arch.sync_warp()
                 elif cutlass.const_expr(role == "q"):
                     self.load_queries(common, operands[0], tile, count)
                 else:
