@@ -1,0 +1,141 @@
+# CuTe DSL is traced: shapes and values have no static types
+# mypy: ignore-errors
+"""The transposed main loop: multiplying warpgroups, each with half of a tile's keys as rows of S, dP, dK and dV.
+
+P and dS so stay in registers as operand A of dV and dK; only dS goes to shared memory too, for dQ. In a step:
+
+    dP                                 issued; S was issued in the step before
+    S is done:   P                     in registers, masked, while dP runs
+    dV                                 issued
+    dP is done:  dS                    in registers and shared memory, while dV runs
+    both warpgroups meet               dS of all keys is there
+    dQ, dK, S of the next step         issued
+    dQ is done:  to shared memory      while dK and S run; the dQ warp adds it in memory
+"""
+
+import cutlass
+from cutlass import BFloat16, Float32, Int32, Uint32, cute
+
+from kernels.blocksparse.backward import dq_accumulator, masking, softmax_gradient
+from kernels.blocksparse.backward.gemms import share_rounded
+from kernels.blocksparse.backward.hopper import turns
+from kernels.blocksparse.backward.hopper.query_words import find_kept, prefetch_words
+from kernels.blocksparse.backward.hopper.turns import GROUPS, STAGES, DqBarrier
+from kernels.blocksparse.backward.mainloop_mma import is_masked, sync_multiplying
+from kernels.blocksparse.backward.mma import accumulator
+from kernels.blocksparse.backward.tile_iterator import block_at
+from kernels.blocksparse.backward.wgmma import WARPGROUP, finish, issue, issue_from_registers, publish
+from kernels.blocksparse.common.layouts import as_operand_a, rows_columns
+from kernels.blocksparse.common.mask_words import branch
+
+
+@cute.jit
+def mainloop_transposed(w) -> None:
+    """Runs all steps of the row: rdK and rdV, to which products are added, and dQ."""
+    tiling, storage, thread = w.tiling, w.storage, w.thread
+    slope_of, start_of, before_reuse = w.kernel.slope_of, w.kernel.start_of, w.kernel.before_reuse
+    iterations = w.total * tiling.steps
+    rS = accumulator(w.to_s)
+    if iterations > 0:
+        cute.arch.mbarrier_wait(w.k_full, 0)
+        cute.arch.mbarrier_wait(w.v_full, 0)
+        for step in cutlass.range(iterations, unroll=1):
+            stage = step % STAGES
+            block = block_at(storage.sEntries, step // tiling.steps)
+            masked = is_masked(w, block)
+            rWords = prefetch_words(w, block, step % tiling.steps, masked)
+
+            turns.await_full(w.q_full, step)
+            rS = accumulator(w.to_s)
+            issue(w.to_s, rS, 0, stage, add=False)
+            turns.await_full(w.do_full, step)
+            rdP = accumulator(w.to_dp)
+            issue(w.to_dp, rdP, 0, stage, add=False)
+            rSlope = cute.make_rmem_tensor_like(rS) if cutlass.const_expr(w.variant.softcap) else None
+            lse2 = of_queries(w, storage.sLSE, stage)
+            finish(1)
+            slope = by_query(rSlope) if cutlass.const_expr(w.variant.softcap) else None
+            softmax_gradient.probabilities(
+                w.variant.softcap, slope_of, by_query(rS), slope, lse2, w.factors
+            )
+            for _ in cutlass.range(branch(masked)):
+                masking.apply_words(rows_columns(rS), find_kept(w, rWords))
+            rP = rounded(rS, w.dtype)
+            issue_from_registers(w.to_dv, w.rdV, as_operand_a(rP), stage)
+
+            if cutlass.const_expr(w.variant.softcap):
+                rS.store(rS.load() * rSlope.load())
+            delta = of_queries(w, storage.sDelta, stage)
+            finish(1)
+            softmax_gradient.add_start(start_of, by_query(rdP), delta)
+            rdP.store(rdP.load() * rS.load())
+            rdS = rounded(rdP, w.dtype)
+            share_rounded(w.to_s.mma, rdS, storage.sdS[None, None, stage], thread)
+            publish()
+            sync_multiplying()
+
+            rdQ = accumulator(w.to_dq)
+            issue(w.to_dq, rdQ, stage, 0, add=False)
+            finish(1)
+            turns.arrive_empty(w.do_empty, step)
+            issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), stage)
+            # the last step multiplies its own scores once more, which nobody reads: no branch around a product
+            finish(1)
+            hand_over_dq(w, rdQ)
+            finish(0)
+            turns.arrive_empty(w.q_empty, step)
+        finish()
+        before_reuse(thread)
+
+
+@cute.jit
+def hand_over_dq(w, rdQ: cute.Tensor) -> None:
+    """Leaves a warpgroup's share of dQ in shared memory for the dQ warp, in the order of NOTE [dQ accumulator]."""
+    group = cute.arch.make_warp_uniform(w.thread // WARPGROUP)
+    turns.await_dq(DqBarrier.EMPTY, group)
+    vector = w.tiling.vector
+    first = group * (w.tiling.step_m * w.tiling.dim // GROUPS) + w.thread % WARPGROUP * vector
+    here, there = dq_accumulator.fragment_views(
+        rdQ, w.storage.sdQ.iterator + cute.assume(first, divby=vector), WARPGROUP, vector
+    )
+    cute.autovec_copy(here, there)
+    publish()
+    turns.arrive_dq(DqBarrier.FULL, group)
+
+
+def by_query(values: cute.Tensor) -> cute.Tensor:
+    """View of an accumulator ((2, 2), 1, atoms) whose columns are queries as one whose rows are: ((2, 2), atoms, 1)."""
+    (column, row), m, atoms = values.layout.shape
+    (column_stride, row_stride), m_stride, atom_stride = values.layout.stride
+    layout = cute.make_layout(
+        ((row, column), atoms, m), stride=((row_stride, column_stride), atom_stride, m_stride)
+    )
+    return cute.make_tensor(values.iterator, layout)
+
+
+def of_queries(w, sValues: cute.Tensor, stage: Int32) -> list:
+    """LSE or delta of this thread's columns, two adjacent ones at once."""
+    pairs = w.tiling.step_m // 8
+    first = stage * w.tiling.step_m + w.thread % 4 * 2
+    source = cute.make_tensor(
+        sValues.iterator + cute.assume(first, divby=2), cute.make_layout((2, pairs), stride=(1, 8))
+    )
+    rValues = cute.make_rmem_tensor(cute.make_layout((2, pairs)), Float32)
+    cute.autovec_copy(source, rValues)
+    return [rValues[i] for i in range(2 * pairs)]
+
+
+@cute.jit
+def rounded(values: cute.Tensor, dtype: cutlass.Constexpr) -> cute.Tensor:
+    """Values in 16 bits, converted in pairs here and now: a conversion that the compiler knows it moves to where the
+    product reads it, between products that then wait for each other."""
+    result = cute.make_rmem_tensor_like(values, dtype)
+    pairs = cute.recast_tensor(result, Uint32)
+    instruction = "cvt.rn.bf16x2.f32" if dtype is BFloat16 else "cvt.rn.f16x2.f32"
+    for i in cutlass.range_constexpr(cute.size(pairs)):
+        pairs[i] = cute.arch.inline_ptx(
+            instruction + " {$w0}, {$r0}, {$r1};",
+            write_only_types=[Uint32],
+            read_only_args=[values[2 * i + 1], values[2 * i]],
+        )
+    return result
