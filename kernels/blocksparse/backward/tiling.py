@@ -191,10 +191,10 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
     """The tiling of Hopper's transposed main loop: steps of 64 queries, or where dK and dV leave registers of 128; a
     warpgroup has half of the keys in S, dP, dK and dV, and in dQ half of the queries or of the columns."""
     tile_m, tile_n, dim = variant.tile_m, variant.tile_n, variant.dim_padded
-    step_m = 128 if dim == 64 and tile_m == 128 else 64
+    step_m = overrides.get("step_m", 128) if dim == 64 and tile_m == 128 else 64
     chosen = {"transposed": 1, "step_m": step_m, "stages": 2, "stages_ds": 2, "wide_stores": 1}
     wrong = {name: value for name, value in overrides.items() if chosen.get(name) != value}
-    if variant.products != "wgmma" or tile_n != 128 or wrong:
+    if variant.products != "wgmma" or tile_n != 128 or wrong or step_m not in (64, 128):
         raise ValueError(
             f"variant.tuning has transposed: it needs products 'wgmma', tile_n 128 and of {chosen} no other values, got "
             f"{variant.products!r}, {tile_n} and {overrides}"

@@ -38,22 +38,21 @@ def mainloop_transposed(w) -> None:
     rS = accumulator(w.to_s)
     if iterations > 0:
         cute.arch.mbarrier_wait(w.k_full, 0)
+        turns.await_full(w.q_full, Int32(0))
+        issue(w.to_s, rS, 0, 0, add=False)
         cute.arch.mbarrier_wait(w.v_full, 0)
+        finish()
         for step in cutlass.range(iterations, unroll=1):
             stage = step % STAGES
             block = block_at(storage.sEntries, step // tiling.steps)
             masked = is_masked(w, block)
             rWords = prefetch_words(w, block, step % tiling.steps, masked)
 
-            turns.await_full(w.q_full, step)
-            rS = accumulator(w.to_s)
-            issue(w.to_s, rS, 0, stage, add=False)
             turns.await_full(w.do_full, step)
             rdP = accumulator(w.to_dp)
             issue(w.to_dp, rdP, 0, stage, add=False)
             rSlope = cute.make_rmem_tensor_like(rS) if cutlass.const_expr(w.variant.softcap) else None
             lse2 = of_queries(w, storage.sLSE, stage)
-            finish(1)
             slope = by_query(rSlope) if cutlass.const_expr(w.variant.softcap) else None
             softmax_gradient.probabilities(
                 w.variant.softcap, slope_of, by_query(rS), slope, lse2, w.factors
@@ -65,8 +64,8 @@ def mainloop_transposed(w) -> None:
 
             if cutlass.const_expr(w.variant.softcap):
                 rS.store(rS.load() * rSlope.load())
-            delta = of_queries(w, storage.sDelta, stage)
             finish(1)
+            delta = of_queries(w, storage.sDelta, stage)
             softmax_gradient.add_start(start_of, by_query(rdP), delta)
             rdP.store(rdP.load() * rS.load())
             rdS = rounded(rdP, w.dtype)
@@ -80,11 +79,15 @@ def mainloop_transposed(w) -> None:
             turns.arrive_empty(w.do_empty, step)
             issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), stage)
             # the last step multiplies its own scores once more, which nobody reads: no branch around a product
-            finish(1)
+            following = cutlass.min(step + 1, iterations - 1)
+            turns.await_full(w.q_full, following)
+            rNext = accumulator(w.to_s)
+            issue(w.to_s, rNext, 0, following % STAGES, add=False)
+            finish(2)
             hand_over_dq(w, rdQ)
-            finish(0)
+            finish()
             turns.arrive_empty(w.q_empty, step)
-        finish()
+            rS.store(rNext.load())
         before_reuse(thread)
 
 
