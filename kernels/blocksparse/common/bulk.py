@@ -34,9 +34,7 @@ class BulkOperand(NamedTuple):
     coordinates: Any
 
 
-def bulk_operand(
-    x: Operand, tile: tuple[int, int], shared: Any, heads: Int32, batch: Int32, dim: Int32
-) -> BulkOperand:
+def bulk_operand(x: Operand, tile: tuple[int, int], shared: Any, heads: Int32, batch: Int32, dim: Int32) -> BulkOperand:
     """Host code: the tensor map of x for tiles (rows, dim_padded) that lie in shared memory as `shared` says. Strides
     that are 0 have the same rows for all."""
     strides = [cute.assume(stride, divby=8) for stride in (x.stride_row, x.stride_head, x.stride_batch)]
@@ -63,9 +61,7 @@ def load_whole(
 
 
 @cute.jit
-def load_rows(
-    first: cute.Pointer, stride: Int64, rows_left: Int32, dim: Int32, sX: cute.Tensor, lane: Int32
-) -> None:
+def load_rows(first: cute.Pointer, stride: Int64, rows_left: Int32, dim: Int32, sX: cute.Tensor, lane: Int32) -> None:
     """A whole warp: copies a tile (rows, dim_padded) with cp.async, rows from `rows_left` on and columns from `dim` on
     as zeros, until it is there for products and other bulk copies.
 

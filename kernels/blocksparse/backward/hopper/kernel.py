@@ -29,7 +29,14 @@ from kernels.blocksparse.backward.mainloop_mma import Work, sync_multiplying
 from kernels.blocksparse.backward.mma import accumulator, staged_layout
 from kernels.blocksparse.backward.tile_iterator import Counts, Lists, Order, take_place
 from kernels.blocksparse.backward.tiling import ENTRY_STAGES, MMA_REGISTERS, SEMAPHORE_REGISTERS, THREADS
-from kernels.blocksparse.backward.wgmma import WARPGROUP, GroupProduct, GroupThread, operand, operand_layout, transposed_operand
+from kernels.blocksparse.backward.wgmma import (
+    WARPGROUP,
+    GroupProduct,
+    GroupThread,
+    operand,
+    operand_layout,
+    transposed_operand,
+)
 from kernels.blocksparse.common.arguments import operand as argument_operand
 from kernels.blocksparse.common.bulk import BulkOperand, bulk_operand
 from kernels.blocksparse.common.list_reader import Operand, read, sequence
@@ -45,9 +52,7 @@ class TransposedBackward(Backward):
         found, tiling = argument_operand(arguments, name), self.tiling
         if name in ("dk", "dv"):
             return found
-        rows, heads = (
-            (tiling.step_m, arguments.heads_q) if name in ("q", "do") else (tiling.tile_n, arguments.heads_kv)
-        )
+        rows, heads = (tiling.step_m, arguments.heads_q) if name in ("q", "do") else (tiling.tile_n, arguments.heads_kv)
         shared = operand_layout(self.dtype, rows, tiling.dim)
         return bulk_operand(found, (rows, tiling.dim), shared, heads, arguments.batch, arguments.dim)
 

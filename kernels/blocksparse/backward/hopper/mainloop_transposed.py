@@ -54,9 +54,7 @@ def mainloop_transposed(w) -> None:
             rSlope = cute.make_rmem_tensor_like(rS) if cutlass.const_expr(w.variant.softcap) else None
             lse2 = of_queries(w, storage.sLSE, stage)
             slope = by_query(rSlope) if cutlass.const_expr(w.variant.softcap) else None
-            softmax_gradient.probabilities(
-                w.variant.softcap, slope_of, by_query(rS), slope, lse2, w.factors
-            )
+            softmax_gradient.probabilities(w.variant.softcap, slope_of, by_query(rS), slope, lse2, w.factors)
             for _ in cutlass.range(branch(masked)):
                 masking.apply_words(rows_columns(rS), find_kept(w, rWords))
             rP = rounded(rS, w.dtype)
@@ -110,9 +108,7 @@ def by_query(values: cute.Tensor) -> cute.Tensor:
     """View of an accumulator ((2, 2), 1, atoms) whose columns are queries as one whose rows are: ((2, 2), atoms, 1)."""
     (column, row), m, atoms = values.layout.shape
     (column_stride, row_stride), m_stride, atom_stride = values.layout.stride
-    layout = cute.make_layout(
-        ((row, column), atoms, m), stride=((row_stride, column_stride), atom_stride, m_stride)
-    )
+    layout = cute.make_layout(((row, column), atoms, m), stride=((row_stride, column_stride), atom_stride, m_stride))
     return cute.make_tensor(values.iterator, layout)
 
 
