@@ -76,6 +76,8 @@ class Tiling:
     wait_warp: bool = False
     release_warp: bool = False
     transposed: bool = False
+    stages_q: int = 2
+    late_dk: bool = False
 
     @property
     def threads(self) -> int:
@@ -106,6 +108,7 @@ class Tiling:
     def shared_bytes(self) -> int:
         """Shared memory that the kernel asks for, in bytes."""
         sums = 4 * self.step_m * self.dim * self.transposed
+        sums += 2 * self.step_m * (self.dim + 2) * (self.stages_q - self.stages) * self.transposed
         scores = self.stages_p * (not self.transposed) + self.stages_ds
         return _shared_bytes(self.step_m, self.tile_n, self.dim, self.stages, scores) + sums
 
@@ -192,7 +195,8 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
     warpgroup has half of the keys in S, dP, dK and dV, and in dQ half of the queries or of the columns."""
     tile_m, tile_n, dim = variant.tile_m, variant.tile_n, variant.dim_padded
     step_m = overrides.get("step_m", 128) if dim == 64 and tile_m == 128 else 64
-    chosen = {"transposed": 1, "step_m": step_m, "stages": 2, "stages_ds": 2, "wide_stores": 1}
+    late = overrides.get("transposed") == 2
+    chosen = {"transposed": 1 + late, "step_m": step_m, "stages": 2, "stages_ds": 2, "wide_stores": 1}
     wrong = {name: value for name, value in overrides.items() if chosen.get(name) != value}
     if variant.products != "wgmma" or tile_n != 128 or wrong or step_m not in (64, 128):
         raise ValueError(

@@ -115,7 +115,7 @@ class TransposedBackward(Backward):
                 order=order,
                 counts=counts,
                 factors=factors,
-                **turns.barriers(storage.barriers),
+                **turns.barriers(storage.barriers, tiling),
             )
             if thread == 0:
                 turns.initialise(w)
@@ -171,11 +171,12 @@ class TransposedBackward(Backward):
         of_scores = GroupProduct(self.dtype, (tile_n, step_m, dim), tiling.warps_s)
         by_keys = keys_product(tiling, self.dtype)
         to_dq = dq_product(tiling, self.dtype)
-        of_queries, of_ds = (step_m, dim, tiling.stages), (tile_n, step_m, tiling.stages_ds)
+        of_q, of_do = (step_m, dim, tiling.stages_q), (step_m, dim, tiling.stages)
+        of_ds = (tile_n, step_m, tiling.stages_ds)
         w.to_s = GroupThread(of_scores, thread, s.sK, s.sQ)
         w.to_dp = GroupThread(of_scores, thread, s.sV, s.sdO)
-        w.to_dv = GroupThread(by_keys, thread, None, transposed_operand(s.plaindO, *of_queries))
-        w.to_dk = GroupThread(by_keys, thread, None, transposed_operand(s.plainQ, *of_queries))
+        w.to_dv = GroupThread(by_keys, thread, None, transposed_operand(s.plaindO, *of_do))
+        w.to_dk = GroupThread(by_keys, thread, None, transposed_operand(s.plainQ, *of_q))
         w.to_dq = GroupThread(
             to_dq, thread, transposed_operand(s.sdS, *of_ds), transposed_operand(s.plainK, tile_n, dim)
         )
@@ -190,9 +191,8 @@ class TransposedBackward(Backward):
             return memory.allocate_tensor(dtype, layout, byte_alignment=1024 if dtype is self.dtype else 128)
 
         by_key = staged_layout(tile_n, dim, 1)
-        by_query = staged_layout(step_m, dim, tiling.stages)
-        plainK, plainV, plainQ, plaindO = tensor(by_key), tensor(by_key), tensor(by_query), tensor(by_query)
-        values = cute.make_layout((step_m, tiling.stages))
+        q, do = staged_layout(step_m, dim, tiling.stages_q), staged_layout(step_m, dim, tiling.stages)
+        plainK, plainV, plainQ, plaindO = tensor(by_key), tensor(by_key), tensor(q), tensor(do)
         return SimpleNamespace(
             plainK=plainK[None, None, 0],
             plainV=plainV[None, None, 0],
@@ -200,13 +200,13 @@ class TransposedBackward(Backward):
             plaindO=plaindO,
             sK=operand(plainK, tile_n, dim, 1),
             sV=operand(plainV, tile_n, dim, 1),
-            sQ=operand(plainQ, step_m, dim, tiling.stages),
+            sQ=operand(plainQ, step_m, dim, tiling.stages_q),
             sdO=operand(plaindO, step_m, dim, tiling.stages),
             sdS=tensor(staged_layout(tile_n, step_m, tiling.stages_ds)),
             sdQ=tensor(cute.make_layout(step_m * dim), Float32),
-            sLSE=tensor(values, Float32),
-            sDelta=tensor(values, Float32),
+            sLSE=tensor(cute.make_layout((step_m, tiling.stages_q)), Float32),
+            sDelta=tensor(cute.make_layout((step_m, tiling.stages)), Float32),
             sEntries=tensor(cute.make_layout((4, ENTRY_STAGES)), Int32),
             sTileNumber=tensor(cute.make_layout(1), Int32),
-            barriers=memory.allocate_array(Int64, turns.COUNT, byte_alignment=8),
+            barriers=memory.allocate_array(Int64, turns.barrier_count(tiling), byte_alignment=8),
         )

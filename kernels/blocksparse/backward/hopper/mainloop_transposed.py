@@ -20,7 +20,7 @@ from kernels.blocksparse.backward import dq_accumulator, masking, softmax_gradie
 from kernels.blocksparse.backward.gemms import share_rounded
 from kernels.blocksparse.backward.hopper import turns
 from kernels.blocksparse.backward.hopper.query_words import find_kept, prefetch_words
-from kernels.blocksparse.backward.hopper.turns import GROUPS, STAGES, DqBarrier
+from kernels.blocksparse.backward.hopper.turns import GROUPS, DqBarrier
 from kernels.blocksparse.backward.mainloop_mma import is_masked, sync_multiplying
 from kernels.blocksparse.backward.mma import accumulator
 from kernels.blocksparse.backward.tile_iterator import block_at
@@ -33,30 +33,35 @@ from kernels.blocksparse.common.mask_words import branch
 def mainloop_transposed(w) -> None:
     """Runs all steps of the row: rdK and rdV, to which products are added, and dQ."""
     tiling, storage, thread = w.tiling, w.storage, w.thread
+    stages, stages_q, late = tiling.stages, tiling.stages_q, tiling.late_dk
     slope_of, start_of, before_reuse = w.kernel.slope_of, w.kernel.start_of, w.kernel.before_reuse
     iterations = w.total * tiling.steps
     rS = accumulator(w.to_s)
     if iterations > 0:
         cute.arch.mbarrier_wait(w.k_full, 0)
-        turns.await_full(w.q_full, Int32(0))
+        turns.await_full(w.q_full, Int32(0), stages_q)
         issue(w.to_s, rS, 0, 0, add=False)
         cute.arch.mbarrier_wait(w.v_full, 0)
         finish()
         for step in cutlass.range(iterations, unroll=1):
-            stage = step % STAGES
+            stage, stage_q = step % stages, step % stages_q
             block = block_at(storage.sEntries, step // tiling.steps)
             masked = is_masked(w, block)
             rWords = prefetch_words(w, block, step % tiling.steps, masked)
 
-            turns.await_full(w.do_full, step)
+            turns.await_full(w.do_full, step, stages)
             rdP = accumulator(w.to_dp)
             issue(w.to_dp, rdP, 0, stage, add=False)
             rSlope = cute.make_rmem_tensor_like(rS) if cutlass.const_expr(w.variant.softcap) else None
-            lse2 = of_queries(w, storage.sLSE, stage)
+            lse2 = of_queries(w, storage.sLSE, stage_q)
             slope = by_query(rSlope) if cutlass.const_expr(w.variant.softcap) else None
             softmax_gradient.probabilities(w.variant.softcap, slope_of, by_query(rS), slope, lse2, w.factors)
             for _ in cutlass.range(branch(masked)):
                 masking.apply_words(rows_columns(rS), find_kept(w, rWords))
+            if cutlass.const_expr(late):
+                finish(1)
+                if step > 0:
+                    turns.arrive_empty(w.q_empty, step - 1, stages_q)
             rP = rounded(rS, w.dtype)
             issue_from_registers(w.to_dv, w.rdV, as_operand_a(rP), stage)
 
@@ -74,18 +79,25 @@ def mainloop_transposed(w) -> None:
             rdQ = accumulator(w.to_dq)
             issue(w.to_dq, rdQ, stage, 0, add=False)
             finish(1)
-            turns.arrive_empty(w.do_empty, step)
-            issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), stage)
+            turns.arrive_empty(w.do_empty, step, stages)
+            if cutlass.const_expr(not late):
+                issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), stage_q)
             # the last step multiplies its own scores once more, which nobody reads: no branch around a product
             following = cutlass.min(step + 1, iterations - 1)
-            turns.await_full(w.q_full, following)
+            turns.await_full(w.q_full, following, stages_q)
             rNext = accumulator(w.to_s)
-            issue(w.to_s, rNext, 0, following % STAGES, add=False)
+            issue(w.to_s, rNext, 0, following % stages_q, add=False)
+            if cutlass.const_expr(late):
+                issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), stage_q)
             finish(2)
             hand_over_dq(w, rdQ)
-            finish()
-            turns.arrive_empty(w.q_empty, step)
+            if cutlass.const_expr(late):
+                finish(1)
+            else:
+                finish()
+                turns.arrive_empty(w.q_empty, step, stages_q)
             rS.store(rNext.load())
+        finish()
         before_reuse(thread)
 
 

@@ -4,7 +4,7 @@
 
 NOTE [turns of the transposed loop] An mbarrier for each arrow between the loading warp and the multiplying warps: a
 stage of Q (with LSE, and the step's block in the entry buffer) or of dO (with delta) is full, or empty. Step i uses
-stage i % STAGES for the (i // STAGES)-th time, which by parity is the phase of `full` that it waits for. Named barriers
+stage i % stages for the (i // stages)-th time, which by parity is the phase of `full` that it waits for. Named barriers
 between a warpgroup and the dQ warp: the warpgroup's buffer of dQ is full, or empty. All multiplying warps meet once a
 step, when dS is in shared memory.
 """
@@ -14,21 +14,27 @@ from enum import IntEnum
 import cutlass
 from cutlass import Int32, cute
 
-from kernels.blocksparse.backward.tiling import THREADS, WARPS
+from kernels.blocksparse.backward.tiling import THREADS, WARPS, Tiling
 from kernels.blocksparse.backward.wgmma import WARPGROUP
 
-STAGES = 2
 GROUPS = THREADS // WARPGROUP
-# name → (how many, arrivals of a phase)
-BARRIERS = {
-    "k_full": (1, 1),
-    "v_full": (1, 1),
-    "q_full": (STAGES, 1),
-    "q_empty": (STAGES, WARPS),
-    "do_full": (STAGES, 1),
-    "do_empty": (STAGES, WARPS),
-}
-COUNT = sum(count for count, _ in BARRIERS.values())
+
+
+def barrier_table(tiling: Tiling) -> dict[str, tuple[int, int]]:
+    """name → (how many, arrivals of a phase)."""
+    return {
+        "k_full": (1, 1),
+        "v_full": (1, 1),
+        "q_full": (tiling.stages_q, 1),
+        "q_empty": (tiling.stages_q, WARPS),
+        "do_full": (tiling.stages, 1),
+        "do_empty": (tiling.stages, WARPS),
+    }
+
+
+def barrier_count(tiling: Tiling) -> int:
+    """All mbarriers."""
+    return sum(count for count, _ in barrier_table(tiling).values())
 
 
 class DqBarrier(IntEnum):
@@ -38,10 +44,10 @@ class DqBarrier(IntEnum):
     FULL = 3
 
 
-def barriers(first: cute.Pointer) -> dict[str, cute.Pointer]:
+def barriers(first: cute.Pointer, tiling: Tiling) -> dict[str, cute.Pointer]:
     """The address of each mbarrier, or of the first of several."""
     found, at = {}, 0
-    for name, (count, _) in BARRIERS.items():
+    for name, (count, _) in barrier_table(tiling).items():
         found[name] = first + at
         at += count
     return found
@@ -50,31 +56,31 @@ def barriers(first: cute.Pointer) -> dict[str, cute.Pointer]:
 @cute.jit
 def initialise(w) -> None:
     """One thread, before the CTA synchronises."""
-    for name, (count, arrivals) in cutlass.const_expr(list(BARRIERS.items())):
+    for name, (count, arrivals) in cutlass.const_expr(list(barrier_table(w.tiling).items())):
         for i in cutlass.range_constexpr(count):
             cute.arch.mbarrier_init(getattr(w, name) + i, arrivals)
     cute.arch.mbarrier_init_fence()
 
 
 @cute.jit
-def await_full(full: cute.Pointer, step: Int32) -> None:
+def await_full(full: cute.Pointer, step: Int32, stages: cutlass.Constexpr) -> None:
     """Waits for a step's stage."""
-    cute.arch.mbarrier_wait(full + step % STAGES, step // STAGES % 2)
+    cute.arch.mbarrier_wait(full + step % stages, step // stages % 2)
 
 
 @cute.jit
-def await_empty(empty: cute.Pointer, step: Int32) -> None:
+def await_empty(empty: cute.Pointer, step: Int32, stages: cutlass.Constexpr) -> None:
     """Waits until a step's stage has been read by the step that used it before."""
     # a barrier that has not ended a phase says that the one before the first has ended
-    cute.arch.mbarrier_wait(empty + step % STAGES, (step // STAGES + 1) % 2)
+    cute.arch.mbarrier_wait(empty + step % stages, (step // stages + 1) % 2)
 
 
 @cute.jit
-def arrive_empty(empty: cute.Pointer, step: Int32) -> None:
+def arrive_empty(empty: cute.Pointer, step: Int32, stages: cutlass.Constexpr) -> None:
     """A multiplying warp has read a step's stage."""
     cute.arch.sync_warp()
     if cute.arch.lane_idx() == 0:
-        cute.arch.mbarrier_arrive(empty + step % STAGES)
+        cute.arch.mbarrier_arrive(empty + step % stages)
 
 
 @cute.jit
