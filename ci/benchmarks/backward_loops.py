@@ -45,9 +45,10 @@ Tuning = tuple[tuple[str, int], ...]
 
 def ways(dim: int) -> dict[str, Tuning]:
     """Main loops by name; the first one is what the others' gradients are compared with."""
-    found: dict[str, Tuning] = {"straight": (), "transposed": (("transposed", 1),)}
+    found: dict[str, Tuning] = {"straight": ()}
+    found |= {f"transposed {order}": (("transposed", order),) for order in (1, 2, 3)}
     if dim == 64:
-        found["transposed, steps of 64"] = (("step_m", 64), ("transposed", 1))
+        found["transposed 3, steps of 64"] = (("step_m", 64), ("transposed", 3))
     return found
 
 

@@ -78,6 +78,7 @@ class Tiling:
     transposed: bool = False
     stages_q: int = 2
     late_dk: bool = False
+    early_exp: bool = False
 
     @property
     def threads(self) -> int:
@@ -195,8 +196,8 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
     warpgroup has half of the keys in S, dP, dK and dV, and in dQ half of the queries or of the columns."""
     tile_m, tile_n, dim = variant.tile_m, variant.tile_n, variant.dim_padded
     step_m = overrides.get("step_m", 128) if dim == 64 and tile_m == 128 else 64
-    late = overrides.get("transposed") == 2
-    chosen = {"transposed": 1 + late, "step_m": step_m, "stages": 2, "stages_ds": 2, "wide_stores": 1}
+    late, early = (overrides.get("transposed") == i for i in (2, 3))
+    chosen = {"transposed": 1 + late + 2 * early, "step_m": step_m, "stages": 2, "stages_ds": 2, "wide_stores": 1}
     wrong = {name: value for name, value in overrides.items() if chosen.get(name) != value}
     if variant.products != "wgmma" or tile_n != 128 or wrong or step_m not in (64, 128):
         raise ValueError(

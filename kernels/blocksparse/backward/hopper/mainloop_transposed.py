@@ -102,6 +102,79 @@ def mainloop_transposed(w) -> None:
 
 
 @cute.jit
+def mainloop_early(w) -> None:
+    """Runs all steps of the row with the next step's exponentials behind dK and dQ."""
+    tiling, storage, thread = w.tiling, w.storage, w.thread
+    stages, stages_q = tiling.stages, tiling.stages_q
+    start_of, before_reuse = w.kernel.start_of, w.kernel.before_reuse
+    group = cute.arch.make_warp_uniform(thread // WARPGROUP)
+    iterations = w.total * tiling.steps
+    rS = accumulator(w.to_s)
+    rSlope = cute.make_rmem_tensor_like(rS) if cutlass.const_expr(w.variant.softcap) else None
+    if iterations > 0:
+        cute.arch.mbarrier_wait(w.k_full, 0)
+        turns.await_full(w.q_full, Int32(0), stages_q)
+        issue(w.to_s, rS, 0, 0, add=False)
+        finish()
+        masked, rWords = words_of_step(w, Int32(0))
+        make_probabilities(w, rS, rSlope, Int32(0), masked, rWords)
+        cute.arch.mbarrier_wait(w.v_full, 0)
+        for step in cutlass.range(iterations, unroll=1):
+            stage, stage_q = step % stages, step % stages_q
+            turns.await_full(w.do_full, step, stages)
+            rdP = accumulator(w.to_dp)
+            issue(w.to_dp, rdP, 0, stage, add=False)
+            rP = rounded(rS, w.dtype)
+            issue_from_registers(w.to_dv, w.rdV, as_operand_a(rP), stage)
+            if cutlass.const_expr(w.variant.softcap):
+                rS.store(rS.load() * rSlope.load())
+            finish(1)
+            delta = of_queries(w, storage.sDelta, stage)
+            softmax_gradient.add_start(start_of, by_query(rdP), delta)
+            rdP.store(rdP.load() * rS.load())
+            rdS = rounded(rdP, w.dtype)
+            share_rounded(w.to_s.mma, rdS, storage.sdS[None, None, stage], thread)
+            publish()
+            turns.arrive_ds(group, stage)
+            # the last step multiplies its own scores once more, which nobody reads: no branch around a product
+            following = cutlass.min(step + 1, iterations - 1)
+            turns.await_full(w.q_full, following, stages_q)
+            rNext = accumulator(w.to_s)
+            issue(w.to_s, rNext, 0, following % stages_q, add=False)
+            issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), stage_q)
+            turns.await_ds(group, stage)
+            rdQ = accumulator(w.to_dq)
+            issue(w.to_dq, rdQ, stage, 0, add=False)
+            masked, rWords = words_of_step(w, following)
+            finish(2)
+            turns.arrive_empty(w.do_empty, step, stages)
+            rS.store(rNext.load())
+            make_probabilities(w, rS, rSlope, following, masked, rWords)
+            finish()
+            turns.arrive_empty(w.q_empty, step, stages_q)
+            hand_over_dq(w, rdQ)
+        before_reuse(thread)
+
+
+@cute.jit
+def words_of_step(w, step: Int32):
+    """(true where anything is masked, the words of a lane's queries) for a step whose Q is full."""
+    block = block_at(w.storage.sEntries, step // w.tiling.steps)
+    masked = is_masked(w, block)
+    return masked, prefetch_words(w, block, step % w.tiling.steps, masked)
+
+
+@cute.jit
+def make_probabilities(w, rS: cute.Tensor, rSlope, step: Int32, masked, rWords: cute.Tensor) -> None:
+    """S of a step becomes P."""
+    lse2 = of_queries(w, w.storage.sLSE, step % w.tiling.stages_q)
+    slope = by_query(rSlope) if cutlass.const_expr(w.variant.softcap) else None
+    softmax_gradient.probabilities(w.variant.softcap, w.kernel.slope_of, by_query(rS), slope, lse2, w.factors)
+    for _ in cutlass.range(branch(masked)):
+        masking.apply_words(rows_columns(rS), find_kept(w, rWords))
+
+
+@cute.jit
 def hand_over_dq(w, rdQ: cute.Tensor) -> None:
     """Leaves a warpgroup's share of dQ in shared memory for the dQ warp, in the order of NOTE [dQ accumulator]."""
     group = cute.arch.make_warp_uniform(w.thread // WARPGROUP)

@@ -42,6 +42,7 @@ class DqBarrier(IntEnum):
 
     EMPTY = 1
     FULL = 3
+    DS = 5
 
 
 def barriers(first: cute.Pointer, tiling: Tiling) -> dict[str, cute.Pointer]:
@@ -93,3 +94,16 @@ def await_dq(which: Int32, group: Int32) -> None:
 def arrive_dq(which: Int32, group: Int32) -> None:
     """Arrives at a DqBarrier of a warpgroup, without waiting."""
     cute.arch.barrier_arrive(barrier_id=which + group, number_of_threads=WARPGROUP + 32)
+
+
+@cute.jit
+def arrive_ds(group: Int32, stage: Int32) -> None:
+    """A thread of a warpgroup: its dS is in shared memory, for the other warpgroup."""
+    cute.arch.barrier_arrive(barrier_id=DqBarrier.DS + 2 * stage + (1 - group), number_of_threads=THREADS)
+
+
+@cute.jit
+def await_ds(group: Int32, stage: Int32) -> None:
+    """Waits in a warpgroup until all dS of a stage is in shared memory. Barriers for each stage: the other warpgroup
+    may have arrived for the next step."""
+    cute.arch.barrier(barrier_id=DqBarrier.DS + 2 * stage + group, number_of_threads=THREADS)
