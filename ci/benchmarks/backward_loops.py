@@ -45,11 +45,10 @@ Tuning = tuple[tuple[str, int], ...]
 
 def ways(dim: int) -> dict[str, Tuning]:
     """Main loops by name; the first one is what the others' gradients are compared with."""
+    orders, of_64 = ((1, 2), ()) if dim == 128 else ((1,), (1, 2, 3))
     found: dict[str, Tuning] = {"straight": ()}
-    found |= {f"transposed {order}": (("transposed", order),) for order in (1, 2, 3)}
-    if dim == 64:
-        found["transposed 3, steps of 64"] = (("step_m", 64), ("transposed", 3))
-    return found
+    found |= {f"transposed {order}": (("transposed", order),) for order in orders}
+    return found | {f"transposed {order}, steps of 64": (("step_m", 64), ("transposed", order)) for order in of_64}
 
 
 class Problem:

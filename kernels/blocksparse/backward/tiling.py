@@ -205,7 +205,24 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
             f"{variant.products!r}, {tile_n} and {overrides}"
         )
     warps_dq = (8, 1) if step_m == 128 else (4, 2)
-    return Tiling(tile_m, tile_n, dim, step_m, 2, 2, (8, 1), (8, 1), warps_dq, 4, True, wgmma=True, transposed=True)
+    return Tiling(
+        tile_m,
+        tile_n,
+        dim,
+        step_m,
+        2,
+        2,
+        (8, 1),
+        (8, 1),
+        warps_dq,
+        4,
+        True,
+        wgmma=True,
+        transposed=True,
+        stages_q=2 + late,
+        late_dk=late,
+        early_exp=early,
+    )
 
 
 def _preferences(tile_m: int, tile_n: int, dim: int) -> list[tuple[int, int, int]]:

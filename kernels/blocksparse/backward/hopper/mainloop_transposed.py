@@ -28,13 +28,15 @@ from kernels.blocksparse.backward.wgmma import WARPGROUP, finish, issue, issue_f
 from kernels.blocksparse.common.layouts import as_operand_a, rows_columns
 from kernels.blocksparse.common.mask_words import branch
 
+ATOMS = 4  # of a thread's accumulator, for which LSE or delta is read at once: 32 queries
+
 
 @cute.jit
 def mainloop_transposed(w) -> None:
     """Runs all steps of the row: rdK and rdV, to which products are added, and dQ."""
     tiling, storage, thread = w.tiling, w.storage, w.thread
     stages, stages_q, late = tiling.stages, tiling.stages_q, tiling.late_dk
-    slope_of, start_of, before_reuse = w.kernel.slope_of, w.kernel.start_of, w.kernel.before_reuse
+    before_reuse = w.kernel.before_reuse
     iterations = w.total * tiling.steps
     rS = accumulator(w.to_s)
     if iterations > 0:
@@ -53,9 +55,7 @@ def mainloop_transposed(w) -> None:
             rdP = accumulator(w.to_dp)
             issue(w.to_dp, rdP, 0, stage, add=False)
             rSlope = cute.make_rmem_tensor_like(rS) if cutlass.const_expr(w.variant.softcap) else None
-            lse2 = of_queries(w, storage.sLSE, stage_q)
-            slope = by_query(rSlope) if cutlass.const_expr(w.variant.softcap) else None
-            softmax_gradient.probabilities(w.variant.softcap, slope_of, by_query(rS), slope, lse2, w.factors)
+            scores_to_probabilities(w, rS, rSlope, stage_q)
             for _ in cutlass.range(branch(masked)):
                 masking.apply_words(rows_columns(rS), find_kept(w, rWords))
             if cutlass.const_expr(late):
@@ -68,8 +68,7 @@ def mainloop_transposed(w) -> None:
             if cutlass.const_expr(w.variant.softcap):
                 rS.store(rS.load() * rSlope.load())
             finish(1)
-            delta = of_queries(w, storage.sDelta, stage)
-            softmax_gradient.add_start(start_of, by_query(rdP), delta)
+            subtract_delta(w, rdP, stage)
             rdP.store(rdP.load() * rS.load())
             rdS = rounded(rdP, w.dtype)
             share_rounded(w.to_s.mma, rdS, storage.sdS[None, None, stage], thread)
@@ -106,7 +105,7 @@ def mainloop_early(w) -> None:
     """Runs all steps of the row with the next step's exponentials behind dK and dQ."""
     tiling, storage, thread = w.tiling, w.storage, w.thread
     stages, stages_q = tiling.stages, tiling.stages_q
-    start_of, before_reuse = w.kernel.start_of, w.kernel.before_reuse
+    before_reuse = w.kernel.before_reuse
     group = cute.arch.make_warp_uniform(thread // WARPGROUP)
     iterations = w.total * tiling.steps
     rS = accumulator(w.to_s)
@@ -129,8 +128,7 @@ def mainloop_early(w) -> None:
             if cutlass.const_expr(w.variant.softcap):
                 rS.store(rS.load() * rSlope.load())
             finish(1)
-            delta = of_queries(w, storage.sDelta, stage)
-            softmax_gradient.add_start(start_of, by_query(rdP), delta)
+            subtract_delta(w, rdP, stage)
             rdP.store(rdP.load() * rS.load())
             rdS = rounded(rdP, w.dtype)
             share_rounded(w.to_s.mma, rdS, storage.sdS[None, None, stage], thread)
@@ -141,13 +139,14 @@ def mainloop_early(w) -> None:
             turns.await_full(w.q_full, following, stages_q)
             rNext = accumulator(w.to_s)
             issue(w.to_s, rNext, 0, following % stages_q, add=False)
+            finish(1)
+            turns.arrive_empty(w.do_empty, step, stages)
             issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), stage_q)
             turns.await_ds(group, stage)
             rdQ = accumulator(w.to_dq)
             issue(w.to_dq, rdQ, stage, 0, add=False)
             masked, rWords = words_of_step(w, following)
             finish(2)
-            turns.arrive_empty(w.do_empty, step, stages)
             rS.store(rNext.load())
             make_probabilities(w, rS, rSlope, following, masked, rWords)
             finish()
@@ -167,9 +166,7 @@ def words_of_step(w, step: Int32):
 @cute.jit
 def make_probabilities(w, rS: cute.Tensor, rSlope, step: Int32, masked, rWords: cute.Tensor) -> None:
     """S of a step becomes P."""
-    lse2 = of_queries(w, w.storage.sLSE, step % w.tiling.stages_q)
-    slope = by_query(rSlope) if cutlass.const_expr(w.variant.softcap) else None
-    softmax_gradient.probabilities(w.variant.softcap, w.kernel.slope_of, by_query(rS), slope, lse2, w.factors)
+    scores_to_probabilities(w, rS, rSlope, step % w.tiling.stages_q)
     for _ in cutlass.range(branch(masked)):
         masking.apply_words(rows_columns(rS), find_kept(w, rWords))
 
@@ -197,16 +194,38 @@ def by_query(values: cute.Tensor) -> cute.Tensor:
     return cute.make_tensor(values.iterator, layout)
 
 
-def of_queries(w, sValues: cute.Tensor, stage: Int32) -> list:
-    """LSE or delta of this thread's columns, two adjacent ones at once."""
-    pairs = w.tiling.step_m // 8
-    first = stage * w.tiling.step_m + w.thread % 4 * 2
+def of_queries(w, sValues: cute.Tensor, stage: Int32, first: int, count: int) -> list:
+    """LSE or delta of the columns of this thread's atoms `first` to `first + count`, two adjacent ones at once."""
+    at = stage * w.tiling.step_m + w.thread % 4 * 2
     source = cute.make_tensor(
-        sValues.iterator + cute.assume(first, divby=2), cute.make_layout((2, pairs), stride=(1, 8))
+        sValues.iterator + cute.assume(at, divby=2) + 8 * first, cute.make_layout((2, count), stride=(1, 8))
     )
-    rValues = cute.make_rmem_tensor(cute.make_layout((2, pairs)), Float32)
+    rValues = cute.make_rmem_tensor(cute.make_layout((2, count)), Float32)
     cute.autovec_copy(source, rValues)
-    return [rValues[i] for i in range(2 * pairs)]
+    return [rValues[i] for i in range(2 * count)]
+
+
+def atoms_of(values: cute.Tensor, first: int, count: int) -> cute.Tensor:
+    """A part of an accumulator: so many of its atoms, of four values each."""
+    return cute.make_tensor(values.iterator + 4 * first, cute.make_layout(((2, 2), 1, count), stride=((1, 2), 0, 4)))
+
+
+@cute.jit
+def scores_to_probabilities(w, rS: cute.Tensor, rSlope, stage: Int32) -> None:
+    """S becomes P, not masked yet, by parts: what is read of LSE takes few registers."""
+    for first in cutlass.range_constexpr(0, w.tiling.step_m // 8, ATOMS):
+        part = by_query(atoms_of(rS, first, ATOMS))
+        slope = by_query(atoms_of(rSlope, first, ATOMS)) if cutlass.const_expr(w.variant.softcap) else None
+        lse2 = of_queries(w, w.storage.sLSE, stage, first, ATOMS)
+        softmax_gradient.probabilities(w.variant.softcap, w.kernel.slope_of, part, slope, lse2, w.factors)
+
+
+@cute.jit
+def subtract_delta(w, rdP: cute.Tensor, stage: Int32) -> None:
+    """dP becomes dP - delta, likewise."""
+    for first in cutlass.range_constexpr(0, w.tiling.step_m // 8, ATOMS):
+        delta = of_queries(w, w.storage.sDelta, stage, first, ATOMS)
+        softmax_gradient.add_start(w.kernel.start_of, by_query(atoms_of(rdP, first, ATOMS)), delta)
 
 
 @cute.jit
