@@ -58,7 +58,7 @@ def draw_case(draw: random.Random, target: Target) -> Case:
         backward=support.backward,
         w_k=weights,
         w_v=weights,
-        w_gate=draw.choice((False, True)),
+        w_gate=draw.choice((False, False, True)),
     )
     problem = target.with_fewer_kernels(problem)  # type: ignore[arg-type, assignment]
     variant = draw.choice(target.variants_for(problem))  # type: ignore[arg-type]

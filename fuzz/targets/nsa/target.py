@@ -60,6 +60,7 @@ class BundledNativeSparse(AutogradTarget):
     numerics = TENSOR_CORES
     relations = _RELATIONS
     deterministic = True
+    long_lists_share = 8  # half of its kernels make lists
 
     def __init__(self, mutant: str = "") -> None:
         self.name = "nsa" + f"!{mutant}" * bool(mutant)
