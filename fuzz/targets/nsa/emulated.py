@@ -12,6 +12,7 @@ from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
 from fuzz.core.script_call import Text
 from fuzz.core.target import Device, Execution, Tensors
+from fuzz.core.verdict import Finding
 from fuzz.devices.cuda import build_of
 from fuzz.devices.emulator.config import DEFAULT_CHECKS
 from fuzz.devices.present import cuda_present
@@ -66,6 +67,17 @@ class EmulatedNativeSparse(EmulatedTriton, BundledNativeSparse):
         emulated().begin(emulator_of(self._options, self._repeat))
         with super()._emulated():
             yield
+
+    def inspect(self, case: Case) -> list[Finding]:
+        """See Target. Raises DeviceError for what the emulated GPU finds."""
+        if self.runs(case):
+            return []
+        from fuzz.devices.emulator import ready
+
+        ready()
+        self._options, self._repeat = OPTIONS.of(case), 0
+        with self._emulated():
+            return super().inspect(case)
 
     def run(self, case: Case, tensors: Tensors) -> Execution:
         """See EmulatedTriton. Raises DeviceError for what the emulated GPU finds."""

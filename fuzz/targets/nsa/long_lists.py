@@ -21,6 +21,11 @@ SHAPES = (
     (4, 4, 1, 200, 4),
     (1, 8, 2, 400, 8),
 )
+ALONE = 4  # of five such cases make the lists alone, of these shapes and tokens: programs make 128 to 1,024 rows
+ALONE_SHAPES = ((1, 1, 1), (1, 2, 1), (2, 2, 2), (1, 8, 2))  # sequences, query heads, KV heads
+ALONE_TOKENS = (2000, 4096, 8192, 9000, 16384, 20_000, 66_000)
+ALONE_CHOSEN = (1, 3, 8, 16)
+ALONE_WINDOWS = (1, 65, 200, 1200, 5000)
 SHORT = (0, 1, 5, 63, 64, 65, 100, 128)  # tokens of the sequences beside the long one of a packed call
 MOST_SHORT = 24
 DIMS = (16, 32, 64)
@@ -34,6 +39,10 @@ def draw_case(draw: random.Random, target: Target) -> Case:
     """A case with so many rows of lists, run once: the order of CTAs is drawn in others."""
     support = target.support
     batch, heads_q, heads_kv, tokens, chosen = draw.choice(SHAPES)
+    run = draw.randint(0, 4) >= ALONE
+    if not run:
+        batch, heads_q, heads_kv = draw.choice(ALONE_SHAPES)
+        tokens, chosen = draw.choice(ALONE_TOKENS), draw.choice(ALONE_CHOSEN)
     layout = draw.choice(support.layouts)
     longest = tokens - draw.choice(LESS)
     lengths = (longest,) * batch
@@ -51,7 +60,7 @@ def draw_case(draw: random.Random, target: Target) -> Case:
         layout=layout,
         compress_block_size=draw.choice(BLOCKS),
         num_selected_blocks=chosen,
-        window_size=draw.choice(WINDOWS),
+        window_size=draw.choice(WINDOWS if run else ALONE_WINDOWS),
         num_cmp_selected_blocks=None,
         causal=draw.choice(CAUSAL),
         q_tile=draw.choice((64, 128)),
@@ -61,5 +70,7 @@ def draw_case(draw: random.Random, target: Target) -> Case:
         w_gate=draw.choice((False, False, True)),
     )
     problem = target.with_fewer_kernels(problem)  # type: ignore[arg-type, assignment]
-    variant = draw.choice(target.variants_for(problem))  # type: ignore[arg-type]
-    return Case(target.name, problem, Inputs(seed=draw.randint(0, 255)), dict(variant), repeats=1)
+    variant = dict(draw.choice(target.variants_for(problem)))  # type: ignore[arg-type]
+    if not run:
+        variant = {"run": False} | ({"deterministic": False} if draw.choice((True, False)) else {})
+    return Case(target.name, problem, Inputs(seed=draw.randint(0, 255)), variant, repeats=1)
