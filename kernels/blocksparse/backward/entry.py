@@ -1,5 +1,7 @@
 """The backward kernel with its flat signature: what `compile.build` compiles."""
 
+from typing import Any
+
 import cutlass
 from cuda.bindings import driver
 from cutlass import Float32, cute
@@ -9,11 +11,14 @@ from kernels.blocksparse.backward.kernel import BackwardKernel, Gradients
 from kernels.blocksparse.backward.softmax_gradient import LOG2_E, Factors
 from kernels.blocksparse.backward.tile_iterator import Counts, Lists, Order
 from kernels.blocksparse.common.arguments import block_list, entry, mask_of, operand
-from kernels.blocksparse.common.list_reader import Operand
 
 
 class Backward(BackwardKernel):
     """The backward kernel of one variant on one arch; calling it (under cute.compile) launches it."""
+
+    def operand(self, arguments: Any, name: str) -> Any:
+        """An operand or a gradient as `kernel` takes it."""
+        return operand(arguments, name)
 
     @entry("backward")
     @cute.jit
@@ -59,7 +64,7 @@ class Backward(BackwardKernel):
             self.operand(a, "v"),
             self.operand(a, "do"),
             (a.lse2.align(16), a.delta.align(16)),
-            Gradients(a.dq_sum.align(16), operand(a, "dk"), operand(a, "dv"), a.dkv_sum.align(16), key_tiles),
+            Gradients(a.dq_sum.align(16), self.operand(a, "dk"), self.operand(a, "dv"), a.dkv_sum.align(16), key_tiles),
             (a.q_begin, a.q_length),
             (a.k_begin, a.k_length),
             lists,
@@ -75,7 +80,3 @@ class Backward(BackwardKernel):
             stream=stream,
             min_blocks_per_mp=1,
         )
-
-    def operand(self, arguments, name: str) -> Operand:
-        """The tensor of that name, as the kernel takes it."""
-        return operand(arguments, name)

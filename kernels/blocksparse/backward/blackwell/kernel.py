@@ -35,12 +35,12 @@ from kernels.blocksparse.backward.kernel import Gradients
 from kernels.blocksparse.backward.mainloop_mma import Work
 from kernels.blocksparse.backward.tile_iterator import Counts, Lists, Order, take_place
 from kernels.blocksparse.backward.tiling import ENTRY_STAGES
-from kernels.blocksparse.common import bulk_tiles, tcgen05
+from kernels.blocksparse.common import tcgen05, tma_loads
 from kernels.blocksparse.common.arguments import operand
-from kernels.blocksparse.common.bulk_tiles import BulkOperand, bulk_operand
 from kernels.blocksparse.common.list_reader import Operand, read, sequence
 from kernels.blocksparse.common.mask_words import Mask
 from kernels.blocksparse.common.tile_loads import TileCopy
+from kernels.blocksparse.common.tma_loads import BulkOperand, bulk_operand
 from kernels.blocksparse.spec.sm100 import COLUMNS, ROWS
 from kernels.blocksparse.spec.variant import BACKWARD_OF_TCGEN05, NO_INJECTION, Injection, Variant
 
@@ -53,8 +53,8 @@ class BlackwellBackward(Backward):
 
     def __init__(self, variant: Variant, arch: str, injection: Injection = NO_INJECTION) -> None:
         super().__init__(variant, arch, injection)
-        self.whole = injection.pick("whole", bulk_tiles.whole)
-        self.expected_bytes = injection.pick("expected_bytes", bulk_tiles.expected_bytes)
+        self.whole = injection.pick("whole", tma_loads.whole)
+        self.expected_bytes = injection.pick("expected_bytes", tma_loads.expected_bytes)
         self.await_keys = injection.pick("await_keys", turns.await_keys)
         self.await_scores = injection.pick("await_scores", turns.await_scores)
         self.await_products = injection.pick("await_products", turns.await_products)
@@ -71,10 +71,11 @@ class BlackwellBackward(Backward):
     def operand(self, arguments, name: str) -> Operand | BulkOperand:
         """See Backward; what is loaded by TMA with its tensor map."""
         a, found = arguments, operand(arguments, name)
-        if not self.tiling.tma:
+        if not self.tiling.tma or name in ("dk", "dv"):
             return found
         heads = a.heads_q if name in ("q", "do") else a.heads_kv
-        return bulk_operand(found, (ROWS, self.tiling.dim), heads, a.batch, a.dim)
+        shared = tcgen05.tile_layout(self.dtype, ROWS, self.tiling.dim, 1)
+        return bulk_operand(found, shared, heads, a.batch, a.dim)
 
     @cute.kernel
     def kernel(

@@ -3,7 +3,7 @@
 """Loading warps of the Blackwell backward kernel: Q with LSE and the block of a step, and dO with delta; by TMA K and V
 before them.
 
-A warp waits until its stage is empty and copies a tile: NOTE [whole tiles] of common/bulk_tiles.py. One with fewer
+A warp waits until its stage is empty and copies a tile: NOTE [whole tiles] of tma_loads.py. One with fewer
 rows, and all without TMA, are copied by the lanes with cp.async, waited for, and fenced for products, which read
 through another path (the async proxy). LSE and delta of a tile, 512 bytes, are always there and come as the tile does.
 """
@@ -17,9 +17,10 @@ from kernels.blocksparse.backward.blackwell.tuning import Q_STAGES
 from kernels.blocksparse.backward.dq_accumulator import tile_number
 from kernels.blocksparse.backward.tile_iterator import Block, as_block, find_entry
 from kernels.blocksparse.backward.tiling import ENTRY_STAGES
-from kernels.blocksparse.common import bulk_tiles, tcgen05
-from kernels.blocksparse.common.bulk_tiles import TileLoads
+from kernels.blocksparse.common import tcgen05, tma_loads
+from kernels.blocksparse.common.bulk import load_run
 from kernels.blocksparse.common.tile_loads import TileCopy
+from kernels.blocksparse.common.tma_loads import TileLoads
 from kernels.blocksparse.spec.sm100 import ROWS
 
 BYTES = 4 * ROWS  # of LSE or delta of a tile
@@ -29,8 +30,8 @@ BYTES = 4 * ROWS  # of LSE or delta of a tile
 def load_keys(w, operand, sX: cute.Tensor, full: cute.Pointer) -> None:
     """A warp: K or V, once. Nothing reads it where there are no blocks."""
     if w.total > 0:
-        tiles = TileLoads(operand, w.place_of_keys, sX, lanes_of(w), functions_of(w))
-        bulk_tiles.load(tiles, Int32(0), (*tiles.first_row(), w.keys_left), Int32(0), full)
+        tiles = TileLoads(operand, w.place_of_keys, sX, w.dim, functions_of(w))
+        tma_loads.load(tiles, Int32(0), w.keys_left, Int32(0), full)
 
 
 @cute.jit
@@ -76,8 +77,8 @@ def load(
     source = statistic + cute.assume(tile * tiling.tile_m, divby=ROWS)
     values = (source, sValues.iterator + cute.assume(stage * ROWS, divby=ROWS))
     if cutlass.const_expr(tiling.tma):
-        tiles = TileLoads(operand, (batch, block.head, w.seq_q.begin + first), sX, lanes_of(w), functions_of(w))
-        is_whole, (row, stride) = w.kernel.whole, tiles.first_row()
+        tiles = TileLoads(operand, (batch, block.head, w.seq_q.begin + first), sX, w.dim, functions_of(w))
+        is_whole, (row, stride) = w.kernel.whole, tiles.start(Int32(0))
         if is_whole(left, tiling.tile_m):
             load_whole(tiles, values, stage, full)
         else:
@@ -90,22 +91,24 @@ def load(
 @cute.jit
 def load_whole(tiles: TileLoads, values, stage: Int32, full: cute.Pointer) -> None:
     """By TMA, one thread of the warp. values: (source, target) of LSE or delta."""
-    bytes_of = tiles.functions["expected_bytes"]
-    cute.arch.sync_warp()
-    with cute.arch.elect_one():
+    bytes_of, (source, target) = tiles.functions["expected_bytes"], values
+    if cute.arch.lane_idx() == 0:
         cute.arch.mbarrier_arrive_and_expect_tx(full, bytes_of(tiles.bytes + BYTES))
-        atom = cute.make_copy_atom(cpasync.CopyBulkG2SOp(), Float32, num_bits_per_copy=8 * BYTES)
-        source, target = (cute.make_tensor(pointer, cute.make_layout(ROWS)) for pointer in values)
-        cute.copy(atom, source, target, mbar_ptr=full)  # elects none itself
+        load_run(target, source, BYTES, full)
+    cute.arch.sync_warp()
     gX, sX = tiles.part(Int32(0), stage)
-    cute.copy(tiles.atom, gX, sX, tma_bar_ptr=full)  # elects a thread itself
+    cute.copy(tiles.operand.atom, gX, sX, tma_bar_ptr=full)  # elects a thread itself
 
 
 @cute.jit
 def load_rows(w, rows, values, sX: cute.Tensor, full: cute.Pointer) -> None:
     """By cp.async, all lanes of the warp. rows: (address of the first, stride, how many there are)."""
-    lane, copy = w.thread % 32, lanes_of(w)
-    copy.load(rows[0], rows[1], rows[2], sX)
+    lane = w.thread % 32
+    copy = TileCopy(w.dtype, 32, w.tiling.dim, lane, w.dim)
+    if cutlass.const_expr(w.tiling.tma):
+        copy.load_rolled(rows[0], rows[1], rows[2], sX)
+    else:
+        copy.load(rows[0], rows[1], rows[2], sX)
     atom = cute.make_copy_atom(
         cpasync.CopyG2SOp(cache_mode=cpasync.LoadCacheMode.GLOBAL), Float32, num_bits_per_copy=128
     )
@@ -118,11 +121,11 @@ def load_rows(w, rows, values, sX: cute.Tensor, full: cute.Pointer) -> None:
     turns.arrive(full)
 
 
-def lanes_of(w) -> TileCopy:
-    """Copies by the lanes of a warp."""
-    return TileCopy(w.dtype, 32, w.tiling.dim, w.thread % 32, w.dim)
-
-
 def functions_of(w) -> dict:
     """What TileLoads takes as `functions`."""
-    return {"whole": w.kernel.whole, "expected_bytes": w.kernel.expected_bytes, "fence_shared": tcgen05.fence_shared}
+    return {
+        "whole": w.kernel.whole,
+        "expected_bytes": w.kernel.expected_bytes,
+        "fence_shared": tcgen05.fence_shared,
+        "offset": lambda rows, stride: rows * stride,
+    }

@@ -26,7 +26,7 @@ class BlackwellBackwardTuning:
     """Sizes of one CTA's work on (128 x 128) blocks; a step is a block.
 
     tile_m, tile_n, dim   of the variant; step_m is tile_m
-    tma      1: Q, K, V, dO, LSE and delta are loaded by TMA, NOTE [whole tiles] of common/bulk_tiles.py; 0: by cp.async
+    tma      1: Q, K, V, dO, LSE and delta are loaded by TMA, NOTE [whole tiles] of tma_loads.py; 0: by cp.async
     """
 
     dim: int

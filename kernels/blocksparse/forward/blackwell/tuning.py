@@ -28,8 +28,8 @@ class BlackwellTuning:
     stages    tiles of K and of V in shared memory, 1 or 2
     buffers   tiles of scores in tensor memory, 1 or 2: with two the next ones are computed during a softmax
     ctas      of an SM, 1 or 2: NOTE [two CTAs]
-    tma       1: Q, K and V are loaded and O is stored by TMA, NOTE [whole tiles] of common/bulk_tiles.py; 0: loads by
-              cp.async, and O by all softmax threads
+    tma       1: Q, K and V are loaded and O is stored by TMA, NOTE [whole tiles] of tma_loads.py; 0: loads by cp.async,
+              and O by all softmax threads
     """
 
     step: int
