@@ -263,7 +263,7 @@ class DQByQueries:
         buffers_q = self.buffers_q(common, group)
         # read while Q and dO are on their way
         lse2, delta = ([read(values, row) for row in at] for values in (rows.lse2, rows.delta))
-        pipeline.wait_full(buffers_q, count)
+        mbarriers.wait_full(buffers_q, count)
         mainloop.multiply_steps(
             Work(
                 variant=variant,
@@ -304,7 +304,7 @@ class DQByQueries:
         )
         acc_dq.store(acc_dq.load() * self.dq_factor(factors.scale))
         self.store(common, thread, tile, dq, mma_dq, acc_dq, sQ)
-        pipeline.release(buffers_q, count)
+        mbarriers.release(buffers_q, count)
 
     @cute.jit
     def store(self, common: Work, thread, tile: Tile, dq: Operand, mma_dq, acc_dq, sQ) -> None:
