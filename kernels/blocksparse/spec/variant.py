@@ -33,6 +33,7 @@ OF_TCGEN05 = (
 BACKWARD_OF_TCGEN05 = (
     *("await_scores", "await_products", "await_dq", "await_columns", "loaded_dq", "stored_ds", "publish_ds"),
     *("fence_products", "release_queries", "column_of_dq", "releases", "whole", "expected_bytes", "await_keys"),
+    *("publish_dq", "dq_buffers_read", "dq_added"),
 )
 ARCHES = ("sm_80", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
 

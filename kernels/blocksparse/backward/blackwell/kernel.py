@@ -6,9 +6,9 @@ Arguments, order of tiles and numbers are those of backward/kernel.py.
 
 NOTE [roles] Warps 0 to 7, two for each 32 keys, have a thread for a key and half of the queries: they make P and dS of
 S and dP, and at the end write dK and dV. Warps 8 to 11 have a thread for a query: they read dQ and add it in memory,
-where adds are ordered between the acquire and the release of its semaphore. Two warps load Q with LSE, one for each
-stage, and the first one K; one loads V, and dO with delta. The last warp issues products. How they take turns: NOTE
-[turns] of mainloop.py. Without TMA all threads load K and V.
+NOTE [bulk adds] of dq_warps.py, where adds are ordered between the acquire and the release of its semaphore. Two warps
+load Q with LSE, one for each stage, and the first one K; one loads V, and dO with delta. Without TMA all threads load K
+and V. The last warp issues products. How they take turns: NOTE [turns] of mainloop.py.
 """
 
 from types import SimpleNamespace
@@ -20,6 +20,7 @@ from cutlass.memory import SmemAllocator
 from kernels.blocksparse.backward import dq_accumulator, softmax_gradient
 from kernels.blocksparse.backward.blackwell import dq_warps, epilogue, loads, mainloop, turns
 from kernels.blocksparse.backward.blackwell.tuning import (
+    DQ_COLUMNS,
     DQ_REGISTERS,
     FIRST_LOAD,
     ISSUER,
@@ -67,6 +68,9 @@ class BlackwellBackward(Backward):
         self.release_queries = injection.pick("release_queries", tcgen05.commit)
         self.column_of_dq = injection.pick("column_of_dq", dq_warps.column_of_dq)
         self.releases = injection.pick("releases", dq_warps.releases)
+        self.publish_dq = injection.pick("publish_dq", tcgen05.fence_shared)
+        self.dq_buffers_read = injection.pick("dq_buffers_read", dq_warps.dq_buffers_read)
+        self.dq_added = injection.pick("dq_added", dq_warps.dq_added)
 
     def operand(self, arguments, name: str) -> Operand | BulkOperand:
         """See Backward; what is loaded by TMA with its tensor map."""
@@ -193,6 +197,7 @@ class BlackwellBackward(Backward):
             sQ=tiles(dim, Q_STAGES),
             sdO=tiles(dim, 1),
             sdS=tiles(ROWS, 1),
+            sAdds=tensor(cute.make_layout(2 * DQ_COLUMNS * ROWS * self.tiling.bulk_dq or 4), Float32),
             sLSE=tensor(cute.make_layout((ROWS, Q_STAGES)), Float32),
             sDelta=tensor(cute.make_layout((ROWS, 1)), Float32),
             sEntries=tensor(cute.make_layout((4, ENTRY_STAGES)), Int32),
