@@ -49,8 +49,8 @@ BUGS: dict[str, tuple[str, ...]] = {
 TARGET_FILE, TCGEN05_CASES = str(Path(__file__).with_name("blocksparse_tcgen05.py")), 60
 EARLY = ("tensor_memory_used_before_a_tcgen05.commit_was_waited_for", "race_tensor_memory")
 WRONG = tuple(f"accuracy: {kind}" for kind in ("wrong", "nan"))
-# Those of the backward kernel by tcgen05, of the forward one's store of O, and of arithmetic and protocol that it shares
-# with the others
+# Those of the backward kernel by tcgen05, of the store of O by the forward one, and of arithmetic and protocol that it
+# shares with the others
 TCGEN05: dict[str, tuple[str, ...]] = {
     "dp_read_before_commit": EARLY,
     "dq_read_before_commit": EARLY,

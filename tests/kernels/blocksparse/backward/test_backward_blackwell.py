@@ -55,7 +55,7 @@ def loaded(of, injection=NO_INJECTION):
 
 
 def run(spec: Spec, injection=NO_INJECTION, prepare=lambda problem: None, **emulated):
-    """(problem, gradients, reports). Where adds are not ordered, their order is no finding. prepare: changes operands."""
+    """(problem, gradients, reports). Where adds are not ordered, their order is no finding. prepare: sets operands."""
     problem = make(replace(spec, products="tcgen05", tile_m=128, tile_n=128))
     prepare(problem)
     checks = ALL_CHECKS if spec.deterministic else ALL_CHECKS - {"unordered_adds"}
