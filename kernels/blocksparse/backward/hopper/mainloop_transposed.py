@@ -40,18 +40,16 @@ def mainloop_transposed(w) -> None:
     group = cute.arch.make_warp_uniform(thread // WARPGROUP)
     iterations = w.total * tiling.steps
     rS = accumulator(w.to_s)
+    rWords = cute.make_rmem_tensor(tiling.step_m // 32, Uint32)
     if iterations > 0:
         cute.arch.mbarrier_wait(w.k_full, 0)
         turns.await_full(w.q_full, Int32(0), stages_q)
         issue(w.to_s, rS, 0, 0, add=False)
         cute.arch.mbarrier_wait(w.v_full, 0)
         finish()
+        masked = words_of_step(w, rWords, Int32(0))
         for step in cutlass.range(iterations, unroll=1):
             stage, stage_q = step % stages, step % stages_q
-            block = block_at(storage.sEntries, step // tiling.steps)
-            masked = is_masked(w, block)
-            rWords = prefetch_words(w, block, step % tiling.steps, masked)
-
             turns.await_full(w.do_full, step, stages)
             rdP = accumulator(w.to_dp)
             issue(w.to_dp, rdP, 0, stage, add=False)
@@ -95,6 +93,7 @@ def mainloop_transposed(w) -> None:
             turns.await_full(w.q_full, following, stages_q)
             rNext = accumulator(w.to_s)
             issue(w.to_s, rNext, 0, following % stages_q, add=False)
+            masked = words_of_step(w, rWords, following)
             if cutlass.const_expr(tiling.split):
                 turns.await_ds(group, stage)
                 issue(w.to_dq, rdQ, stage, 0, add=False)
@@ -121,6 +120,15 @@ def mainloop_transposed(w) -> None:
                 rS.store(rNext.load())
         finish()
         before_reuse(thread)
+
+
+@cute.jit
+def words_of_step(w, rWords: cute.Tensor, step: Int32):
+    """Looks up the mask of a step whose Q is full; returns whether it forbids anything."""
+    block = block_at(w.storage.sEntries, step // w.tiling.steps)
+    masked = is_masked(w, block)
+    prefetch_words(w, rWords, block, step % w.tiling.steps, masked)
+    return masked
 
 
 @cute.jit
