@@ -78,7 +78,8 @@ class Tiling:
     transposed: bool = False
     stages_q: int = 2
     late_dk: bool = False
-    early_exp: bool = False
+    alone: bool = False
+    split: bool = False
 
     @property
     def threads(self) -> int:
@@ -137,7 +138,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     if unknown := sorted(
         set(overrides)
         - {"step_m", "stages", "stages_ds", "stages_p", "wide_stores", "releaser", "warps_s", "warps_dkv", "warps_dq"}
-        - {"transposed"}
+        - {"transposed", "stages_q"}
     ):
         raise ValueError(f"variant.tuning has {unknown}, which the backward kernel does not know")
     wgmma = variant.products == "wgmma"
@@ -146,7 +147,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
             f"variant.products is 'wgmma': the backward kernel needs sm_90a, dim 64 or 128 and tile_n 128, or dim 128 "
             f"and tile_n 64 for it, got {arch}, {dim} and {tile_n}"
         )
-    if overrides.get("transposed", 0):
+    if overrides.get("transposed", int(wgmma and tile_n == 128)):
         return _transposed(variant, overrides)
     buffers_p = (2, 1) if wgmma and tile_n == 64 else (1,)
     stages_p = overrides.get("stages_p", buffers_p[0])
@@ -196,8 +197,11 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
     warpgroup has half of the keys in S, dP, dK and dV, and in dQ half of the queries or of the columns."""
     tile_m, tile_n, dim = variant.tile_m, variant.tile_n, variant.dim_padded
     step_m = overrides.get("step_m", 128) if dim == 64 and tile_m == 128 else 64
-    late, early = (overrides.get("transposed") == i for i in (2, 3))
-    chosen = {"transposed": 1 + late + 2 * early, "step_m": step_m, "stages": 2, "stages_ds": 2, "wide_stores": 1}
+    order = overrides.get("transposed", 1)
+    late, alone, split = order in (2, 4), order == 4, order == 3
+    stages_q = overrides.get("stages_q", 2 + late)
+    chosen = {"transposed": order, "step_m": step_m, "stages": 2, "stages_ds": 2, "stages_q": stages_q}
+    chosen |= {"wide_stores": 1}
     wrong = {name: value for name, value in overrides.items() if chosen.get(name) != value}
     if variant.products != "wgmma" or tile_n != 128 or wrong or step_m not in (64, 128):
         raise ValueError(
@@ -219,9 +223,10 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
         True,
         wgmma=True,
         transposed=True,
-        stages_q=2 + late,
+        stages_q=stages_q,
         late_dk=late,
-        early_exp=early,
+        alone=alone,
+        split=split,
     )
 
 

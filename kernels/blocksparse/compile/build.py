@@ -80,16 +80,21 @@ def _kernel(variant: Variant, arch: str, injection: Injection) -> Any:
 
         return DQByQueries(variant, injection)
     if variant.kind == "backward":
-        if dict(variant.tuning).get("transposed"):
-            from kernels.blocksparse.backward.hopper.kernel import TransposedBackward
-
-            return TransposedBackward(variant, arch, injection)
-        from kernels.blocksparse.backward import Backward
-
-        return Backward(variant, arch, injection)
+        return _backward_kernel(variant, arch, injection)
     from kernels.blocksparse.backward.postprocess import Postprocess
 
     return Postprocess(variant, arch, injection)
+
+
+def _backward_kernel(variant: Variant, arch: str, injection: Injection) -> Any:
+    from kernels.blocksparse.backward import Backward
+    from kernels.blocksparse.backward.tiling import choose_tiling
+
+    if choose_tiling(variant, arch).transposed:
+        from kernels.blocksparse.backward.hopper.kernel import TransposedBackward
+
+        return TransposedBackward(variant, arch, injection)
+    return Backward(variant, arch, injection)
 
 
 def _blackwell_kernel(variant: Variant, arch: str, injection: Injection) -> Any:
