@@ -15,6 +15,9 @@ KINDS = ("forward", "preprocess", "backward", "postprocess")
 DTYPES = ("bfloat16", "float16")
 PADDED_DIMS = (32, 64, 96, 128, 160, 192, 256)
 TILES = (64, 128)
+# Queries of the wide tile: three warpgroups of 64 rows. NOTE [wide tiles] of forward/hopper/tuning.py
+WIDE = 192
+WIDEST_DIM = 64  # the largest padded head dim that it has registers for
 # tile_n → the head dim up to which its gradients fit into registers: NOTE [large dims] of backward/tiling.py
 LARGEST_DIM = {64: 256, 128: 128}
 MASKS = ("none", "bits", "intervals", "band")
@@ -42,7 +45,8 @@ class Variant:
     kind            forward, preprocess, backward or postprocess
     dtype           of q, k, v, o and their gradients
     dim_padded      one of PADDED_DIMS: the head dim that the tiles are laid out for; the true one is an argument
-    tile_m, tile_n  queries and keys of a tile, which is the block of the lists: 64 or 128
+    tile_m, tile_n  queries and keys of a tile, which is the block of the lists: 64 or 128; forward by wgmma also 192
+                    queries, up to WIDEST_DIM
     mask            where the mask of partial blocks comes from. none: partial blocks are treated as full ones; bits:
                     packed words; intervals: bounds per row; band: left and right around a diagonal, from scalars
     deterministic   backward: ordered adds to dQ
@@ -74,7 +78,7 @@ class Variant:
             ("kind", KINDS),
             ("dtype", DTYPES),
             ("dim_padded", PADDED_DIMS),
-            ("tile_m", TILES),
+            ("tile_m", (*TILES, WIDE)),
             ("tile_n", TILES),
             ("mask", MASKS),
             ("products", PRODUCTS),
@@ -89,6 +93,11 @@ class Variant:
             raise ValueError("variant.float32 is not for tcgen05, whose gradients have the variant's dtype")
         if self.products != "mma" and self.kind == "preprocess":
             raise ValueError(f"variant.products {self.products} is for kernels that multiply, not for {self.kind}")
+        if self.tile_m == WIDE and (self.kind != "forward" or self.products != "wgmma" or self.dim_padded > WIDEST_DIM):
+            raise ValueError(
+                f"variant.tile_m {WIDE} is for the forward kernel by wgmma up to head dim {WIDEST_DIM}, not for "
+                f"{self.kind} by {self.products} at {self.dim_padded}"
+            )
         if tuple(sorted(self.tuning)) != self.tuning:
             raise ValueError(f"variant.tuning must be sorted (name, value) pairs, not {self.tuning!r}")
 
@@ -109,7 +118,7 @@ class Variant:
 def forward_products(arch: str, tile_m: int) -> str:
     """The products of the forward kernel that are the fastest on an arch, of those that were timed there: tcgen05 was
     not, as no GPU of its kind has run it."""
-    return "wgmma" if arch == "sm_90a" and tile_m == 128 else "mma"
+    return "wgmma" if arch == "sm_90a" and tile_m in (128, WIDE) else "mma"
 
 
 def backward_products(products: str, tile_n: int, dim_padded: int, tile_m: int = 128) -> str:
