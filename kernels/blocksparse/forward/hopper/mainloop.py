@@ -25,9 +25,9 @@ def multiply_steps(w) -> None:
     step = w.tuning.step
     steps_per_block = w.variant.tile_n // step
     n_steps = w.tile_iterator.entries * steps_per_block
-    rounded = cute.make_rmem_tensor_like(w.acc_s, w.dtype)
+    wait_filled, rounded = w.wait_filled, cute.make_rmem_tensor_like(w.acc_s, w.dtype)
     if n_steps > 0:
-        buffers.wait_full(w.buffers_k, w.before)
+        wait_filled(w.buffers_k, w.before)
         key, slot = place_of_step(w, Int32(0))
         await_turn(w)
         issue_scores(w, Int32(0))
@@ -42,11 +42,11 @@ def multiply_steps(w) -> None:
 
         never = mask_words.branch(w.length_k < 0)
         for s in cutlass.range(1, n_steps):
-            buffers.wait_full(w.buffers_k, w.before + s)
+            wait_filled(w.buffers_k, w.before + s)
             key, slot = place_of_step(w, s)
             await_turn(w)
             issue_scores(w, s)
-            buffers.wait_full(w.buffers_v, w.before + s - 1)
+            wait_filled(w.buffers_v, w.before + s - 1)
             issue_values(w, rounded, s - 1)
             pass_turn(w)
             masked = masks(w, s // steps_per_block, key)
@@ -61,7 +61,7 @@ def multiply_steps(w) -> None:
             round_into(rounded, w.acc_s)
             rescale_output(w, moved)
 
-        buffers.wait_full(w.buffers_v, w.before + n_steps - 1)
+        wait_filled(w.buffers_v, w.before + n_steps - 1)
         warpgroup.fence()
         issue_values(w, rounded, n_steps - 1)
         warpgroup.wait_group(0)

@@ -72,7 +72,7 @@ def hopper_tuning(variant: Variant) -> HopperTuning:
         "stages": 2,
         "tiles": 1 if large else 2,
         "ctas": 1,
-        "tma": int(wide),
+        "tma": 1,
     }
     overrides = dict(variant.tuning)
     names = [field.name for field in fields(HopperTuning)]

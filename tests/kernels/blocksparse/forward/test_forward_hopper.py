@@ -13,6 +13,9 @@ from forward_cases import Case, drawn, errors, problem
 
 pytest.importorskip("cutlass")
 
+from cutlass import Boolean, cute
+
+from fuzz.devices.emulator import EmulationError
 from kernels.blocksparse.compile.build import build
 from kernels.blocksparse.forward import kernel as forward
 from kernels.blocksparse.forward import mainloop
@@ -246,6 +249,41 @@ def test_the_portable_kernels_injection_points_are_there(tuning):
     injection = Injection("planted", {point: noted(point) for point in Forward.INJECTION_POINTS})
     build(variant(mask="band", tile_m=64, tile_n=64).with_tuning(**tuning), "sm_90a", injection)
     assert called == set(Forward.INJECTION_POINTS)
+
+
+@cute.jit
+def _at_once(buffers, step):
+    pass
+
+
+@cute.jit
+def _any_tile(left, rows):
+    return Boolean(True)
+
+
+@cute.jit
+def _no_fence():
+    pass
+
+
+@pytest.mark.skipif(HOPPER, reason="the emulated GPU finds what a GPU may let pass")
+@pytest.mark.parametrize(
+    ("point", "replacement"),
+    [
+        ("wait_empty", _at_once),
+        ("whole", _any_tile),
+        ("fence_shared", _no_fence),
+        ("expected_bytes", lambda count: count // 2),
+        ("expected_bytes", lambda count: 2 * count),
+    ],
+)
+def test_a_wrong_load_by_tma_is_found(point, replacement):
+    case = Case((300,), (600,), 1, 1, tile_m=128, tile_n=128, products="wgmma", tuning=tuple(BY_TMA.items()))
+    p = problem(case, DEVICE)
+    run(p, resident=1)
+    injection = Injection(f"planted_{point}", {point: replacement})
+    with pytest.raises(EmulationError):
+        run(p, injection, resident=1)
 
 
 @pytest.mark.parametrize(
