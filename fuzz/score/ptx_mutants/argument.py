@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import TypeAlias
 
 from fuzz.score.ptx_mutants.results import PtxMutant, Result
 
+ROOT = Path(__file__).resolve().parents[3]
 TextOf: TypeAlias = Callable[[PtxMutant], str]  # PTX of the kernel that a mutant is of
 
 
@@ -16,7 +20,8 @@ TextOf: TypeAlias = Callable[[PtxMutant], str]  # PTX of the kernel that a mutan
 class Argument:
     """Applies to mutants of `operators` whose instruction matches `before` (and whose replacement matches `after`),
     with the evidence `needs`; `follows`, where it is given, matches somewhere in the rest of the kernel's text, `never`
-    does not, and `near` matches within the 8 lines before and after; `least`: listed cases that come to it."""
+    does not, and `near` matches within the 8 lines before and after; `least`: listed cases that come to it; `alone`:
+    those that make block lists alone; `inside`: 'path.py function', the function that its source line is in."""
 
     rule: str
     why: str
@@ -30,6 +35,8 @@ class Argument:
     near: str = ""
     targets: tuple[str, ...] = ("blocksparse",)
     least: int = 0
+    alone: int = 0
+    inside: str = ""
 
     def fits(self, result: Result, text_of: TextOf) -> bool:
         """True if it says that this mutant is equivalent."""
@@ -37,6 +44,7 @@ class Argument:
         return (
             result.looked
             and result.reaching >= self.least
+            and result.alone >= self.alone
             and bug.target in self.targets
             and bug.operator in self.operators
             and (not self.kinds or bug.kind.partition(".")[0] in self.kinds)
@@ -45,6 +53,7 @@ class Argument:
             and re.match(self.before, bug.before) is not None
             and re.search(self.after, bug.after) is not None
             and (not self.never or re.search(self.never, code_after(bug, text_of), re.M) is None)
+            and (not self.inside or source_of(bug, text_of) in lines_of(*self.inside.split()))
             and (not self.near or re.search(self.near, code_around(bug, text_of), re.M) is not None)
         )
 
@@ -57,3 +66,18 @@ def code_after(bug: PtxMutant, text_of: TextOf) -> str:
 def code_around(bug: PtxMutant, text_of: TextOf) -> str:
     """Eight lines before and after the beginning of the changed instruction."""
     return "\n".join(text_of(bug).splitlines()[max(0, bug.line - 9) : bug.line + 8])
+
+
+def source_of(bug: PtxMutant, text_of: TextOf) -> tuple[str, int]:
+    """Name of the source file, and the line, that a Triton kernel's PTX gives for the changed instruction."""
+    before = "\n".join(text_of(bug).splitlines()[: bug.line - 1])
+    named = re.findall(r"\.loc\t[^\n]*// ([\w.]+):(\d+)", before)
+    return (named[-1][0], int(named[-1][1])) if named else ("", 0)
+
+
+@cache
+def lines_of(path: str, function: str) -> frozenset[tuple[str, int]]:
+    """Name of the file and number of each line of a function, of a file of this repository."""
+    tree = ast.parse((ROOT / path).read_text())
+    found = next(x for x in tree.body if isinstance(x, ast.FunctionDef) and x.name == function)
+    return frozenset((Path(path).name, line) for line in range(found.lineno, (found.end_lineno or found.lineno) + 1))

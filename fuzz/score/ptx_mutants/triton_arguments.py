@@ -7,8 +7,10 @@ threads end with the same value in all of them. What is masked off is 0.
 from __future__ import annotations
 
 from fuzz.score.ptx_mutants.argument import Argument
+from fuzz.score.ptx_mutants.operators import OPERATORS
 
 _BOTH = ("dynamic_mask", "nsa")
+_ALL = tuple(OPERATORS)
 
 TRITON_ARGUMENTS = (
     Argument(
@@ -58,6 +60,77 @@ TRITON_ARGUMENTS = (
         near=r"setp\.(lt|le|gt|ge)\.s32 \t(%p\d+), .*(\n.*)*\n\t@!?\2 bra",
         kinds=("mean_kernel", "gate_weight_kernel"),
         targets=_BOTH,
+    ),
+    Argument(
+        "words of a table",
+        "One word of the table of masks, or how it is computed. The table follows from the kernel's constants and is "
+        "the same in every call; a case that makes the lists alone compares every word of it.",
+        _ALL,
+        r"",
+        "same_bits",
+        kinds=("chosen_kernel",),
+        alone=1,
+        inside="kernels/nsa/lists/chosen.py write_words",
+        targets=("nsa",),
+    ),
+    Argument(
+        "words of a table",
+        "One word of the table of masks, or how it is computed. The table follows from the kernel's constants and is "
+        "the same in every call, and every call computes all of it: what had the same values once always has.",
+        _ALL,
+        r"",
+        "same_values",
+        kinds=("chosen_kernel",),
+        inside="kernels/nsa/lists/chosen.py write_words",
+        targets=("nsa",),
+    ),
+    Argument(
+        "a row that several warps hold",
+        "Which of the warps writes a row of the lists. All of them compute the same rows, and the same addresses.",
+        ("compare_flipped", "bound_shifted"),
+        r"setp\.(eq|ne)\.b32 %p\d+, %r\d+, \d+;",
+        "same_bits",
+        kinds=("span_rows_kernel", "span_columns_kernel"),
+        near=r"and\.b32 \t(%r\d+), %r\d+, (32|64|96);\n(.*\.loc.*\n)?\tsetp\.eq\.b32 \t(%p\d+), \1, 0;\n\tand\.pred",
+        alone=1,
+        targets=("nsa",),
+    ),
+    Argument(
+        "the last row again",
+        "Where the lists of a row of keys begin, written by threads without a row too. They hold the last row again: "
+        "the same number goes to the same address.",
+        ("guard_dropped",),
+        r"@%p\d+ st\.global\.b64",
+        "same_bits",
+        kinds=("span_columns_kernel",),
+        near=r"@%p\d+ st\.global\.b32 (.*\n){1,8}.*@%p\d+ st\.global\.b64 (.*\n){1,8}.*@%p\d+ st\.global\.b64",
+        alone=1,
+        targets=("nsa",),
+    ),
+    Argument(
+        "stores that are masked off",
+        "Whether the loop over the entries of a program's rows is left out where no row has any. Its stores are masked "
+        "off then.",
+        ("guarded_dropped",),
+        r"@%p\d+ bra",
+        "same_bits",
+        kinds=("span_rows_kernel",),
+        near=r"setp\.lt\.s32 \t(%p\d+), %r\d+, 1;\n\t@\1 bra",
+        alone=1,
+        targets=("nsa",),
+    ),
+    Argument(
+        "a warp's own places",
+        "The barrier between a sum's last read of partial sums and the write of the sums to shared memory. A warp "
+        "writes where it has read itself. Addresses follow from the thread alone; the emulated GPU saw no unordered "
+        "access.",
+        ("barrier_dropped",),
+        r"bar\.sync 0;",
+        "same_bits",
+        near=r"ld\.shared\.b32 \t(%r\d+), .*\n\tshfl\.sync\.bfly\.b32 \t%r\d+, \1, 1, 31, -1;\n(.*\n)*?"
+        r"\tadd\.f32 .*\n(.*\.loc.*\n|\$L.*\n)*\tbar\.sync \t0;\n\tst\.shared\.b32",
+        kinds=("mean_kernel",),
+        targets=("nsa",),
     ),
     Argument(
         "nothing there before",

@@ -112,7 +112,7 @@ class BundledNativeSparse(AutogradTarget):
             kernel_of(self.mutant)
         injection = f"nsa!{self.mutant}" if self.mutant else ""
         device = "cuda" if self.device == "cuda" else "cpu"
-        return lists_alone.check(case, injection, device, deterministic=OPTIONS.of(case)["deterministic"])
+        return lists_alone.check(case, injection, device)
 
     def may_differ(self, case: Case) -> frozenset[str]:
         """See Target: sums that CTAs add to in any order."""
