@@ -19,9 +19,14 @@ TextOf: TypeAlias = Callable[[PtxMutant], str]  # PTX of the kernel that a mutan
 @dataclass(frozen=True)
 class Argument:
     """Applies to mutants of `operators` whose instruction matches `before` (and whose replacement matches `after`),
-    with the evidence `needs`; `follows`, where it is given, matches somewhere in the rest of the kernel's text, `never`
-    does not, and `near` matches within the 8 lines before and after; `least`: listed cases that come to it; `alone`:
-    those that make block lists alone; `inside`: 'path.py function', the function that its source line is in."""
+    with the evidence `needs`.
+
+    follows  matches the beginning of the rest of the kernel's text, after the instruction; never: matches nowhere in it
+    lacks    matches nowhere in the whole text
+    near     matches within the 8 lines before and after
+    inside   'path.py function': the function that its source line is in
+    least    listed cases that come to it; alone: those of them that make block lists alone
+    """
 
     rule: str
     why: str
@@ -31,7 +36,9 @@ class Argument:
     after: str = ""
     kinds: tuple[str, ...] = ()
     configs: str = ""
+    follows: str = ""
     never: str = ""
+    lacks: str = ""
     near: str = ""
     targets: tuple[str, ...] = ("blocksparse",)
     least: int = 0
@@ -52,6 +59,8 @@ class Argument:
             and re.search(self.configs, bug.config) is not None
             and re.match(self.before, bug.before) is not None
             and re.search(self.after, bug.after) is not None
+            and (not self.follows or re.match(self.follows, code_after(bug, text_of)) is not None)
+            and (not self.lacks or re.search(self.lacks, text_of(bug), re.M) is None)
             and (not self.never or re.search(self.never, code_after(bug, text_of), re.M) is None)
             and (not self.inside or source_of(bug, text_of) in lines_of(*self.inside.split()))
             and (not self.near or re.search(self.near, code_around(bug, text_of), re.M) is not None)

@@ -62,6 +62,27 @@ TRITON_ARGUMENTS = (
         targets=_BOTH,
     ),
     Argument(
+        "a finite sum",
+        "Whether a logarithm's argument is finite: a sum of exponentials that are at most 1 each, never infinite and "
+        "never just below it. One that is NaN has no sign bit, as no NaN that arithmetic makes.",
+        ("compare_shifted", "bound_shifted", "sign_changed"),
+        r"setp\.lt\.u32 %p\d+, %r\d+, 2139095040;",
+        "same_values",
+        kinds=("forward_kernel",),
+        targets=("dynamic_mask",),
+    ),
+    Argument(
+        "one group or two",
+        "Two groups of copies become one. The second is committed before anything is awaited, and every wait of this "
+        "kernel is for all groups.",
+        ("commit_dropped",),
+        r"cp\.async\.commit_group;",
+        "same_bits",
+        follows=r"((?!.*(cp\.async\.wait|\tbra|^\$L__BB))[^\n]*\n)*?\s*cp\.async\.commit_group;",
+        lacks=r"cp\.async\.wait_group\s+[1-9]",
+        targets=_BOTH,
+    ),
+    Argument(
         "words of a table",
         "One word of the table of masks, or how it is computed. The table follows from the kernel's constants and is "
         "the same in every call; a case that makes the lists alone compares every word of it.",
