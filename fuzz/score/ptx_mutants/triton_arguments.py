@@ -63,8 +63,8 @@ TRITON_ARGUMENTS = (
     ),
     Argument(
         "a finite sum",
-        "Whether a logarithm's argument is finite: a sum of exponentials that are at most 1 each, never infinite and "
-        "never just below it. One that is NaN has no sign bit, as no NaN that arithmetic makes.",
+        "Whether a logarithm's argument is finite: a sum of bounded exponentials, one for each key, which is far from "
+        "infinite. One that is NaN has no sign bit, as no NaN that arithmetic makes.",
         ("compare_shifted", "bound_shifted", "sign_changed"),
         r"setp\.lt\.u32 %p\d+, %r\d+, 2139095040;",
         "same_values",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
-from typing import Any
 
 import torch
 
@@ -65,8 +64,19 @@ def operands_of(case: Case, injection: str, device: str) -> Operands:
     q, k = (one.expand(*rows, heads, p.dim) for heads in (p.heads_q, p.heads_kv))
     cu = torch.tensor(cumulative(p.lengths), dtype=torch.int32, device=device) if packed else None
     groups = p.num_cmp_selected_blocks or 0
-    numbers: Any = (p.compress_block_size, p.num_selected_blocks, p.window_size, groups, CAUSAL[p.causal], p.q_tile)
-    return Operands(q, k, k, None, None, None, cu, Settings(*numbers, p.len_q, 1.0, True, injection))
+    settings = Settings(
+        block=p.compress_block_size,
+        chosen=p.num_selected_blocks,
+        window=p.window_size,
+        groups=groups,
+        causal=CAUSAL[p.causal],
+        tile=p.q_tile,
+        longest=p.len_q,
+        scale=1.0,
+        deterministic=True,
+        injection=injection,
+    )
+    return Operands(q, k, k, None, None, None, cu, settings)
 
 
 def _differences(
