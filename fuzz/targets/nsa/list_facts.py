@@ -91,6 +91,6 @@ def facts(blocks: BlockSparse, backward: bool, deterministic: bool, width: int =
     return found
 
 
-def parallel(blocks: BlockList, values: Tensor, width: int) -> Tensor:
+def parallel(blocks: BlockList, values: Any, width: int) -> Tensor:
     """Values parallel to a list's index, of its rows."""
     return replace(blocks, index=values).to_padded(width, -1)[1]

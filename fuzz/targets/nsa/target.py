@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fuzz.core.case import Case
-from fuzz.core.script_call import Text
+from fuzz.core.script_call import ScriptError, Text
 from fuzz.core.support import Rule, Support
 from fuzz.core.surface import Surface
 from fuzz.core.target import Tensors, Variant
@@ -148,7 +148,9 @@ class BundledNativeSparse(AutogradTarget):
         return (_SURFACE,)
 
     def script_call(self, case: Case) -> Text:
-        """`answered` as text."""
+        """`answered` as text. Raises ScriptError for a case that is not run."""
+        if not self.runs(case):
+            raise ScriptError(f"{case.target}: no script for block lists alone")
         path = f"sys.path.insert(0, {str(ROOT)!r})  # the folder that holds `kernels`"
         return call_text(case, self.mutant, path, OPTIONS.of(case))
 
