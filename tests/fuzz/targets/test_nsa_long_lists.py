@@ -53,7 +53,7 @@ def test_an_entry_that_is_missing_in_lists_alone_is_found(monkeypatch):
 
     made = lists_alone.branch_lists
     monkeypatch.setattr(lists_alone, "branch_lists", lambda *given: made(*given[:2], _fewer(given[2]), given[3]))
-    (finding,) = execute(ALONE, target, lambda phase, seconds: None).findings
+    (finding,) = execute(ALONE, load("nsa", device="emulator"), lambda phase, seconds: None).findings
     assert finding.oracle == "block_lists" and "of the selected branch" in finding.message
 
 
