@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from fuzz.score.ptx_mutants.results import PtxMutant, Result
 
+_LOC = re.compile(r"\.loc\t[^\n]*// ([\w.]+):(\d+)")
 ROOT = Path(__file__).resolve().parents[3]
 TextOf: TypeAlias = Callable[[PtxMutant], str]  # PTX of the kernel that a mutant is of
 
@@ -23,8 +24,9 @@ class Argument:
 
     follows  matches the beginning of the rest of the kernel's text, after the instruction; never: matches nowhere in it
     lacks    matches nowhere in the whole text
+    defined  matches the instruction that gives its first operand
     near     matches within the 8 lines before and after
-    inside   'path.py function': the function that its source line is in
+    inside   'path.py function': the function that its source line is in; without: one that no line of the kernel is in
     least    listed cases that come to it; alone: those of them that make block lists alone
     """
 
@@ -39,11 +41,13 @@ class Argument:
     follows: str = ""
     never: str = ""
     lacks: str = ""
+    defined: str = ""
     near: str = ""
     targets: tuple[str, ...] = ("blocksparse",)
     least: int = 0
     alone: int = 0
     inside: str = ""
+    without: str = ""
 
     def fits(self, result: Result, text_of: TextOf) -> bool:
         """True if it says that this mutant is equivalent."""
@@ -63,6 +67,8 @@ class Argument:
             and (not self.lacks or re.search(self.lacks, text_of(bug), re.M) is None)
             and (not self.never or re.search(self.never, code_after(bug, text_of), re.M) is None)
             and (not self.inside or source_of(bug, text_of) in lines_of(*self.inside.split()))
+            and (not self.defined or re.search(self.defined, defining(bug, text_of)) is not None)
+            and (not self.without or not lines_of(*self.without.split()) & sources(text_of(bug)))
             and (not self.near or re.search(self.near, code_around(bug, text_of), re.M) is not None)
         )
 
@@ -77,11 +83,25 @@ def code_around(bug: PtxMutant, text_of: TextOf) -> str:
     return "\n".join(text_of(bug).splitlines()[max(0, bug.line - 9) : bug.line + 8])
 
 
+def defining(bug: PtxMutant, text_of: TextOf) -> str:
+    """The line that gives the changed instruction's first operand its value; "" where it is no register, or none is
+    before it."""
+    operand = re.match(r"\S+ [^,]+, (%\w+)", bug.before)
+    lines = text_of(bug).splitlines()[: bug.line - 1]
+    given = re.compile(rf"\s*\S+\s+{re.escape(operand.group(1))}," if operand else r"$.")
+    return next((line for line in reversed(lines) if given.match(line)), "")
+
+
 def source_of(bug: PtxMutant, text_of: TextOf) -> tuple[str, int]:
     """Name of the source file, and the line, that a Triton kernel's PTX gives for the changed instruction."""
     before = "\n".join(text_of(bug).splitlines()[: bug.line - 1])
-    named = re.findall(r"\.loc\t[^\n]*// ([\w.]+):(\d+)", before)
+    named = _LOC.findall(before)
     return (named[-1][0], int(named[-1][1])) if named else ("", 0)
+
+
+def sources(text: str) -> set[tuple[str, int]]:
+    """Names of source files, and lines, that a kernel's PTX gives."""
+    return {(name, int(line)) for name, line in _LOC.findall(text)}
 
 
 @cache

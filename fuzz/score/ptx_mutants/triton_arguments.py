@@ -106,6 +106,40 @@ TRITON_ARGUMENTS = (
         targets=("nsa",),
     ),
     Argument(
+        "rounding of a division",
+        "Part of a division by a power of 2 that is rounded towards 0: it adds something to negative dividends only. "
+        "The dividend is a number of rows or tiles.",
+        ("operation_replaced", "immediate_off_by_one", "instruction_dropped"),
+        r"shr\.u32 %r\d+, %r\d+, \d+;",
+        "same_values",
+        defined=r"shr\.s32 \t%r\d+, %r\d+, 31;",
+        targets=_BOTH,
+    ),
+    Argument(
+        "shares of equal size",
+        "Where a row's share begins, if shares differ in size. Those of a window, and of a branch that is not causal, "
+        "are equal: another formula says where they begin. Cases that make lists alone compare all rows.",
+        _ALL,
+        r"@|(add|sub|neg|shr|shl|min|max|div|rem|setp|mad|and|or)\.",
+        "same_bits",
+        kinds=("span_rows_kernel", "span_columns_kernel"),
+        alone=1,
+        inside="kernels/nsa/lists/spans.py share_begins",
+        without="kernels/nsa/lists/spans.py pools_seen",
+        targets=("nsa",),
+    ),
+    Argument(
+        "two ways to divide",
+        "Whether a division of 64 bits is made by one of 32 bits, where both numbers have no more. That is a matter of "
+        "time alone, and no index of these kernels has more.",
+        ("guard_negated", "guard_dropped", "guarded_dropped", "bound_shifted", "compare_flipped"),
+        r"(@%p\d+ bra|setp\.ne\.b64 %p\d+, %rd\d+, 0;)",
+        "same_bits",
+        near=r"and\.b64 \t(%rd\d+), %rd\d+, -4294967296;\n(.*\.loc.*\n|\$L.*\n)*\tsetp\.ne\.b64 \t(%p\d+), \1, 0;\n"
+        r"\t@\3 bra",
+        targets=("nsa",),
+    ),
+    Argument(
         "a row that several warps hold",
         "Which of the warps writes a row of the lists. All of them compute the same rows, and the same addresses.",
         ("compare_flipped", "bound_shifted"),
@@ -199,7 +233,7 @@ TRITON_ARGUMENTS = (
         "no such token",
         "A stretch begins at a multiple of 16 tokens, or a token after one: token 0 is its first position or its last "
         "one, and the token before it the last but one. This position of the unrolled tile is another one.",
-        ("bound_shifted",),
+        ("bound_shifted", "compare_shifted"),
         r"setp\.gt\.s32 %p\d+, %r\d+, -1;",
         "same_values",
         kinds=("mean_kernel",),

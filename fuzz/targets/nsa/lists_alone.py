@@ -6,10 +6,12 @@ are compared with those that tensor operations make (list_facts.py); sessions of
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
 import torch
+from msgspec import structs
 
 from fuzz.core.case import Case
 from fuzz.core.verdict import Finding, Location
@@ -21,23 +23,44 @@ from kernels.nsa.lists.build import branch_lists
 from kernels.nsa.operands import CAUSAL, Operands, Settings
 from kernels.nsa.selection import Selection
 from oracles.native_sparse.problem import NativeSparse
-from oracles.problem import cumulative
+from oracles.problem import AnyProblem, cumulative
+
+TILE = 128  # queries and keys of the largest tiles
 
 
 def check(case: Case, injection: str, device: str) -> list[Finding]:
     """Finding for the first list that differs, with the selection that the case's seed draws: of the case's call, and
-    of those that differ from it in causality, tiles of queries or order of adds. All are made by kernels of their own,
-    and what takes time is the selection."""
-    own = operands_of(case, injection, device)
-    for q_tile in sorted({64, 128, own.settings.tile}):
-        operands = replace(own, settings=replace(own.settings, tile=q_tile))
+    of those of `calls_of`."""
+    for operands in calls_of(case, injection, device):
         selection = drawn(operands, case.inputs.seed)
-        for causal, ordered in product(CAUSAL.values(), (True, False)):
-            settings = replace(operands.settings, causal=causal, deterministic=ordered)
+        for ordered in (True, False):
+            settings = replace(operands.settings, deterministic=ordered)
             found = _check(replace(operands, settings=settings), selection, backward=case.problem.backward)
             if found:
                 return found
     return []
+
+
+def calls_of(case: Case, injection: str, device: str) -> Iterator[Operands]:
+    """The case's call and others like it, whose lists are made by kernels of their own or have other ends: all
+    causalities and both tiles of queries; no window; chosen groups; sequences that end where tiles do."""
+    own = operands_of(case.problem, injection, device)
+    for tile, causal in product(sorted({64, 128, own.settings.tile}), CAUSAL.values()):
+        yield replace(own, settings=replace(own.settings, tile=tile, causal=causal))
+    yield replace(own, settings=replace(own.settings, window=0))
+    yield replace(own, settings=replace(own.settings, groups=1))
+    yield operands_of(whole_tiles(case.problem), injection, device)
+
+
+def whole_tiles(problem: AnyProblem) -> NativeSparse:
+    """The problem with lengths that are multiples of a tile; of packed sequences, one more that is nearly the
+    longest."""
+    assert isinstance(problem, NativeSparse)
+    longest = max(problem.len_q // TILE, 1) * TILE
+    lengths = (longest,) * len(problem.lengths)
+    if problem.layout == "packed":
+        lengths = (max(longest // TILE * 15 // 16, 1) * TILE, *(n // TILE * TILE for n in problem.lengths))
+    return structs.replace(problem, lengths=lengths)
 
 
 def _check(operands: Operands, selection: Selection, *, backward: bool) -> list[Finding]:
@@ -54,9 +77,9 @@ def _check(operands: Operands, selection: Selection, *, backward: bool) -> list[
     return []
 
 
-def operands_of(case: Case, injection: str, device: str) -> Operands:
-    """Operands of the case's call, whose tensors take no memory."""
-    p = case.problem
+def operands_of(problem: AnyProblem, injection: str, device: str) -> Operands:
+    """Operands of a problem's call, whose tensors take no memory."""
+    p = problem
     assert isinstance(p, NativeSparse)
     packed = p.layout == "packed"
     rows = (sum(p.lengths),) if packed else (len(p.lengths), p.len_q)
