@@ -9,7 +9,7 @@ from typing import Any
 
 from cutlass import Float32, Int32, Int64, cute
 
-from kernels.blocksparse.forward.hopper.pipeline import release
+from kernels.blocksparse.common.buffers import release
 from kernels.blocksparse.spec.variant import Injection
 from kernels.mutants.nsa.registration import register_mutant
 
