@@ -58,6 +58,8 @@ class Tiling:
     release_warp another one releases blocks as soon as they are added: NOTE [semaphore-release warp]; it pays at dim 64
                  (docs/performance/log.md). The tuning key is "releaser"
     transposed   the main loop of hopper/kernel.py: S and dP have keys as rows, a warpgroup loads and adds dQ
+    step_groups  where dQ is another kernel's, the main loop of hopper/mainloop_dkdv.py: so many warpgroups, 1 or 2,
+                 take whole steps in turns; 0: another loop
     """
 
     tile_m: int
@@ -79,11 +81,19 @@ class Tiling:
     stages_q: int = 2
     late_dk: bool = False
     early_exp: bool = False
+    step_groups: int = 0
 
     @property
     def threads(self) -> int:
         """Threads of a CTA: those that multiply, and a warpgroup for other roles."""
+        if self.step_groups:
+            return 128 * (1 + self.step_groups)
         return THREADS + 128 * (self.wait_warp or self.transposed)
+
+    @property
+    def reading_warps(self) -> int:
+        """Warps that read a stage of Q or dO of a transposed loop."""
+        return 4 if self.step_groups else WARPS
 
     @property
     def dq_threads(self) -> int:
@@ -137,7 +147,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     if unknown := sorted(
         set(overrides)
         - {"step_m", "stages", "stages_ds", "stages_p", "wide_stores", "releaser", "warps_s", "warps_dkv", "warps_dq"}
-        - {"transposed"}
+        - {"transposed", "step_groups"}
     ):
         raise ValueError(f"variant.tuning has {unknown}, which the backward kernel does not know")
     wgmma = variant.products == "wgmma"
@@ -148,6 +158,8 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
         )
     if overrides.get("transposed", 0):
         return _transposed(variant, overrides)
+    if overrides.get("step_groups", 0):
+        return _by_steps(variant, overrides)
     buffers_p = (2, 1) if wgmma and tile_n == 64 else (1,)
     stages_p = overrides.get("stages_p", buffers_p[0])
     for step_m, stages, stages_ds in [(64, 3, 2)] if wgmma else _preferences(tile_m, tile_n, dim):
@@ -222,6 +234,40 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
         stages_q=2 + late,
         late_dk=late,
         early_exp=early,
+    )
+
+
+def _by_steps(variant: Variant, overrides: dict[str, int]) -> Tiling:
+    """The tiling of Hopper's main loop for dK and dV alone: steps of 64 queries, each a warpgroup's; as many stages as
+    fit. Postprocess reads sums of dK and dV as those of the loop that it stands for."""
+    groups = overrides["step_groups"]
+    stages = {1: 2, 2: 5}.get(groups, 0)
+    chosen = {"step_groups": groups, "step_m": 64, "stages": stages, "stages_ds": 0, "wide_stores": 1}
+    wrong = {name: value for name, value in overrides.items() if chosen.get(name) != value}
+    separate = variant.separate_dq or variant.kind == "postprocess"
+    fits = variant.products == "wgmma" and (variant.tile_n, variant.dim_padded) == (64, 128)
+    if not (separate and fits and stages) or wrong:
+        raise ValueError(
+            f"variant.tuning has step_groups: it needs a separate dQ, products 'wgmma', tile_n 64, head dim 128, 1 "
+            f"or 2 groups and of {chosen} no other values, got {variant.products!r}, {variant.tile_n}, "
+            f"{variant.dim_padded} and {overrides}"
+        )
+    return Tiling(
+        variant.tile_m,
+        64,
+        128,
+        64,
+        stages,
+        0,
+        (4, 2),
+        (4, 2),
+        (4, 2),
+        4,
+        True,
+        stages_p=0,
+        wgmma=True,
+        stages_q=stages,
+        step_groups=groups,
     )
 
 
