@@ -238,10 +238,11 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
 
 
 def _by_steps(variant: Variant, overrides: dict[str, int]) -> Tiling:
-    """The tiling of Hopper's main loop for dK and dV alone: steps of 64 queries, each a warpgroup's; as many stages as
-    fit. Postprocess reads sums of dK and dV as those of the loop that it stands for."""
+    """The tiling of Hopper's main loop for dK and dV alone: steps of 64 queries, each a warpgroup's, and stages that
+    fit, an even number for two warpgroups: NOTE [whole steps]. Postprocess reads sums of dK and dV as it does those of
+    the loop that dQ belongs to."""
     groups = overrides["step_groups"]
-    stages = {1: 2, 2: 5}.get(groups, 0)
+    stages, stages_q = {1: (2, 2), 2: (4, 6)}.get(groups, (0, 0))
     chosen = {"step_groups": groups, "step_m": 64, "stages": stages, "stages_ds": 0, "wide_stores": 1}
     wrong = {name: value for name, value in overrides.items() if chosen.get(name) != value}
     separate = variant.separate_dq or variant.kind == "postprocess"
@@ -266,7 +267,7 @@ def _by_steps(variant: Variant, overrides: dict[str, int]) -> Tiling:
         True,
         stages_p=0,
         wgmma=True,
-        stages_q=stages,
+        stages_q=stages_q,
         step_groups=groups,
     )
 

@@ -12,7 +12,9 @@ dK and dV, and takes whole steps of 64 queries. P and dS never leave its registe
 
 NOTE [whole steps] Of `step_groups` warpgroups, number g takes the steps g, g + step_groups, ... of the row, and keeps
 sums of its own: two of them meet once, at the row's end, where each gets the other's sums of dK or of dV
-(`gather_sums`). While one computes exponentials, another multiplies: of the same CTA, or where it has one multiplying
+(`gather_sums`). Stages are a multiple of the warpgroups, so that each stage is one warpgroup's: otherwise a warpgroup
+could wait for a phase of `full` while the one before it, which the other warpgroup waits for, has not ended, and the
+parity of the phase before that one would let it pass. While one computes exponentials, another multiplies: of the same CTA, or where it has one multiplying
 warpgroup, of the SM's other CTA, which also begins or ends its row then.
 """
 
