@@ -45,10 +45,12 @@ Tuning = tuple[tuple[str, int], ...]
 
 def ways(dim: int) -> dict[str, Tuning]:
     """Main loops by name; the first one is what the others' gradients are compared with."""
-    orders, of_64 = ((1, 2), ()) if dim == 128 else ((1,), (1, 2, 3))
-    found: dict[str, Tuning] = {"straight": ()}
-    found |= {f"transposed {order}": (("transposed", order),) for order in orders}
-    return found | {f"transposed {order}, steps of 64": (("step_m", 64), ("transposed", order)) for order in of_64}
+    orders = ({1: (2, 3), 2: (3,), 3: (2, 3), 4: (3,)}) if dim == 128 else {1: (2, 3), 3: (2, 3)}
+    return {"straight": ()} | {
+        f"transposed {order}, {stages} stages": (("stages_q", stages), ("transposed", order))
+        for order, some in orders.items()
+        for stages in some
+    }
 
 
 class Problem:

@@ -80,7 +80,8 @@ class Tiling:
     transposed: bool = False
     stages_q: int = 2
     late_dk: bool = False
-    early_exp: bool = False
+    alone: bool = False
+    split: bool = False
     step_groups: int = 0
 
     @property
@@ -119,7 +120,9 @@ class Tiling:
     def shared_bytes(self) -> int:
         """Shared memory that the kernel asks for, in bytes."""
         sums = 4 * self.step_m * self.dim * self.transposed
-        sums += 2 * self.step_m * (self.dim + 2) * (self.stages_q - self.stages) * self.transposed
+        sums += (
+            2 * self.step_m * (self.dim + 2) * (self.stages_q - self.stages) * (self.transposed or self.step_groups > 0)
+        )
         scores = self.stages_p * (not self.transposed) + self.stages_ds
         return _shared_bytes(self.step_m, self.tile_n, self.dim, self.stages, scores) + sums
 
@@ -147,7 +150,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     if unknown := sorted(
         set(overrides)
         - {"step_m", "stages", "stages_ds", "stages_p", "wide_stores", "releaser", "warps_s", "warps_dkv", "warps_dq"}
-        - {"transposed", "step_groups"}
+        - {"transposed", "stages_q", "step_groups"}
     ):
         raise ValueError(f"variant.tuning has {unknown}, which the backward kernel does not know")
     wgmma = variant.products == "wgmma"
@@ -208,13 +211,16 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
     warpgroup has half of the keys in S, dP, dK and dV, and in dQ half of the queries or of the columns."""
     tile_m, tile_n, dim = variant.tile_m, variant.tile_n, variant.dim_padded
     step_m = overrides.get("step_m", 128) if dim == 64 and tile_m == 128 else 64
-    late, early = (overrides.get("transposed") == i for i in (2, 3))
-    chosen = {"transposed": 1 + late + 2 * early, "step_m": step_m, "stages": 2, "stages_ds": 2, "wide_stores": 1}
+    order = overrides.get("transposed")
+    late, alone, split = order in (2, 4), order == 4, order == 3
+    stages_q = overrides.get("stages_q", 2 + late)
+    chosen = {"transposed": order, "step_m": step_m, "stages": 2, "stages_ds": 2, "stages_q": stages_q}
+    chosen |= {"wide_stores": 1}
     wrong = {name: value for name, value in overrides.items() if chosen.get(name) != value}
     if variant.products != "wgmma" or tile_n != 128 or wrong or step_m not in (64, 128):
         raise ValueError(
-            f"variant.tuning has transposed: it needs products 'wgmma', tile_n 128 and of {chosen} no other values, got "
-            f"{variant.products!r}, {tile_n} and {overrides}"
+            f"variant.tuning has transposed: it needs products 'wgmma', tile_n 128 and of {chosen} no other values, "
+            f"got {variant.products!r}, {tile_n} and {overrides}"
         )
     warps_dq = (8, 1) if step_m == 128 else (4, 2)
     return Tiling(
@@ -231,9 +237,10 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
         True,
         wgmma=True,
         transposed=True,
-        stages_q=2 + late,
+        stages_q=stages_q,
         late_dk=late,
-        early_exp=early,
+        alone=alone,
+        split=split,
     )
 
 

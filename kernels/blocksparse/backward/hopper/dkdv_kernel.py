@@ -26,7 +26,7 @@ from kernels.blocksparse.backward.mma import accumulator, staged_layout
 from kernels.blocksparse.backward.tiling import ENTRY_STAGES, MMA_REGISTERS, SEMAPHORE_REGISTERS
 from kernels.blocksparse.backward.wgmma import WARPGROUP, GroupProduct, GroupThread, operand, transposed_operand
 from kernels.blocksparse.common.tile_loads import TileCopy
-from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant
+from kernels.blocksparse.spec.variant import BACKWARD_OF_STEPS, NO_INJECTION, Injection, Variant
 
 REGISTERS = {1: 232, 2: MMA_REGISTERS}  # of a thread that multiplies; launched with 128 and 168
 ALL_WARPS = (4, 1)  # of a warpgroup, over the rows of a product
@@ -42,12 +42,15 @@ class StepBarrier(IntEnum):
 class KeyGradients(TransposedBackward):
     """The backward kernel of one variant whose tuning has `step_groups`."""
 
+    INJECTION_POINTS = (*TransposedBackward.INJECTION_POINTS, *BACKWARD_OF_STEPS)
+
     def __init__(self, variant: Variant, arch: str, injection: Injection = NO_INJECTION) -> None:
         super().__init__(variant, arch, injection)
         groups = self.tiling.step_groups
         self.ctas_per_sm = 2 // groups
         self.before_reuse = injection.pick("before_reuse", sync_all(groups))
         self.await_sums = injection.pick("await_sums", sync_all(groups))
+        self.release_scored_q = injection.pick("release_scored_q", keep)
         self.release_q = injection.pick("release_q", turns.arrive_empty)
         self.release_do = injection.pick("release_do", turns.arrive_empty)
 
@@ -151,6 +154,11 @@ def write_partial(rD: cute.Tensor, mSums: cute.Pointer, number: Int64, thread: I
     for half in cutlass.range_constexpr(2):
         part = cute.make_tensor(rD.iterator + half * (values // 2), cute.make_layout(values // 2))
         write_sums(part, target, thread + half * WARPGROUP)
+
+
+@cute.jit
+def keep(empty: cute.Pointer, step: Int32, stages: cutlass.Constexpr) -> None:
+    """A stage of Q whose scores are there stays full: dK's product reads it."""
 
 
 def sync_all(groups: int):

@@ -14,21 +14,24 @@ NOTE [whole steps] Of `step_groups` warpgroups, number g takes the steps g, g + 
 sums of its own: two of them meet once, at the row's end, where each gets the other's sums of dK or of dV
 (`gather_sums`). Stages are a multiple of the warpgroups, so that each stage is one warpgroup's: otherwise a warpgroup
 could wait for a phase of `full` while the one before it, which the other warpgroup waits for, has not ended, and the
-parity of the phase before that one would let it pass. While one computes exponentials, another multiplies: of the same CTA, or where it has one multiplying
-warpgroup, of the SM's other CTA, which also begins or ends its row then.
+parity of the phase before that one would let it pass. While one computes exponentials, another multiplies: of the same
+CTA, or where it has one multiplying warpgroup, of the SM's other CTA, which also begins or ends its row then.
 """
 
 import cutlass
-from cutlass import Float32, Int32, cute
+from cutlass import Float32, Int32, Uint32, cute
 
 from kernels.blocksparse.backward import masking
 from kernels.blocksparse.backward.dq_accumulator import fragment_views
 from kernels.blocksparse.backward.hopper import turns
-from kernels.blocksparse.backward.hopper.mainloop_transposed import rounded, scores_to_probabilities, subtract_delta
-from kernels.blocksparse.backward.hopper.query_words import find_kept, prefetch_words
-from kernels.blocksparse.backward.mainloop_mma import is_masked
+from kernels.blocksparse.backward.hopper.mainloop_transposed import (
+    rounded,
+    scores_to_probabilities,
+    subtract_delta,
+    words_of_step,
+)
+from kernels.blocksparse.backward.hopper.query_words import find_kept
 from kernels.blocksparse.backward.mma import accumulator
-from kernels.blocksparse.backward.tile_iterator import block_at
 from kernels.blocksparse.backward.wgmma import WARPGROUP, finish, issue, issue_from_registers
 from kernels.blocksparse.common.layouts import as_operand_a, rows_columns
 from kernels.blocksparse.common.mask_words import branch
@@ -44,21 +47,20 @@ def mainloop_dkdv(w) -> None:
     stages, stages_q = tiling.stages, tiling.stages_q
     own = (w.total * tiling.steps - w.group + groups - 1) // groups
     last = (own - 1) * groups + w.group
-    release_do, release_q = w.kernel.release_do, w.kernel.release_q
+    release_scored_q, release_q, release_do = w.kernel.release_scored_q, w.kernel.release_q, w.kernel.release_do
+    rS = accumulator(w.to_s)
+    rWords = cute.make_rmem_tensor(tiling.step_m // 32, Uint32)
     if own > 0:
-        rS = accumulator(w.to_s)
         cute.arch.mbarrier_wait(w.k_full, 0)
         turns.await_full(w.q_full, w.group, stages_q)
         issue(w.to_s, rS, 0, w.group, add=False)
         cute.arch.mbarrier_wait(w.v_full, 0)
         finish()
+        masked = words_of_step(w, rWords, w.group)
         for turn in cutlass.range(own, unroll=1):
             step = turn * groups + w.group
             stage, stage_q = step % stages, step % stages_q
-            block = block_at(w.storage.sEntries, step // tiling.steps)
-            masked = is_masked(w, block)
-            rWords = prefetch_words(w, block, step % tiling.steps, masked)
-
+            release_scored_q(w.q_empty, step, stages_q)
             turns.await_full(w.do_full, step, stages)
             rdP = accumulator(w.to_dp)
             issue(w.to_dp, rdP, 0, stage, add=False)
@@ -71,7 +73,8 @@ def mainloop_dkdv(w) -> None:
 
             if cutlass.const_expr(w.variant.softcap):
                 rS.store(rS.load() * rSlope.load())
-            finish(1 if w.tiling.step_groups == 2 else 0)
+            # one warpgroup has registers for P and dS at once only after dV
+            finish(groups - 1)
             subtract_delta(w, rdP, stage)
             rdP.store(rdP.load() * rS.load())
             rdS = rounded(rdP, w.dtype)
@@ -82,6 +85,7 @@ def mainloop_dkdv(w) -> None:
             turns.await_full(w.q_full, following, stages_q)
             rNext = accumulator(w.to_s)
             issue(w.to_s, rNext, 0, following % stages_q, add=False)
+            masked = words_of_step(w, rWords, following)
             finish(2)
             release_do(w.do_empty, step, stages)
             finish()
