@@ -14,6 +14,8 @@ MODULES = tuple(
         "compile.build",
         "forward.hopper.kernel",
         "forward.kernel",
+        "separate_dq.keys.kernel",
+        "separate_dq.queries.kernel",
     )
 )
 MUTANTS = ("kernels.mutants.blocksparse.table",)

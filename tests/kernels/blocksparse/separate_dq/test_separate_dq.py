@@ -21,9 +21,9 @@ from covering import covering, daily
 from fuzz.devices.emulator import Emulator
 from kernels.blocksparse.compile.build import build
 from kernels.blocksparse.compile.supported import fits
-from kernels.blocksparse.dq_by_queries.tuning import dq_tuning
 from kernels.blocksparse.launch.backward import backward_variants, may_separate_dq
 from kernels.blocksparse.lists.builder import dense
+from kernels.blocksparse.separate_dq.queries.tuning import dq_tuning
 from kernels.blocksparse.spec.variant import ARCHES, MASKS, NO_INJECTION, Injection, Variant
 from kernels.mutants.nsa.table import MUTANTS
 from kernels.nsa.injection import find_injection

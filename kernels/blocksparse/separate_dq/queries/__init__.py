@@ -1,0 +1,1 @@
+"""dQ of a tile of queries by one CTA, which keeps it in registers."""
