@@ -41,13 +41,8 @@ from kernels.nsa.branches import Branch  # noqa: E402
 from kernels.nsa.plans import branches_of, compressed  # noqa: E402
 from kernels.nsa.selection import select  # noqa: E402
 
-KERNELS = (
-    "preprocess",
-    "postprocess",
-    "dqbyqueries",
-    "keyskernel",
-    "backward",
-)  # of names in lower case, the first that is there
+# Parts of their names in lower case: the first that is there
+KERNELS = ("preprocess", "postprocess", "dqbyqueries", "keyskernel", "backward")
 Gradients = tuple[Tensor, Tensor, Tensor]
 
 

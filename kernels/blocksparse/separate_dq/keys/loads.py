@@ -32,26 +32,30 @@ def fill_steps(w, buffers: Buffers, operands, targets, sBlock: cute.Tensor, tile
         head = first_head + g
         n_partial, at_partial = lists.partial.row(tile.batch, head, tile.n_block)
         n_full, at_full = lists.full.row(tile.batch, head, tile.n_block)
-        first_tile = tile_number(w.tiles, tile.batch, head, tile.queries.begin, w.variant.tile_m)
-        first = x.at(tile.batch, Int64(tile.queries.begin), head)
+        entries = n_partial + n_full
+        # where entry e of the row stands, less e
+        partial, full = lists.partial.index + at_partial, lists.full.index + (at_full - n_partial)
+        slots = lists.slot + at_partial
+        at = tile_number(w.tiles, tile.batch, head, tile.queries.begin, w.variant.tile_m) * w.variant.tile_m
+        own_values = values + cute.assume(at + w.group * STEP, divby=4)
+        first = x.at(tile.batch, Int64(tile.queries.begin) + w.group * STEP, head)
+        left = tile.queries.length - w.group * STEP
         m_block = Int32(0)
-        if n_partial + n_full > 0:
-            m_block = listed(lists, at_partial, at_full, n_partial, Int32(0))
-        for entry in cutlass.range(n_partial + n_full, unroll=1):
+        if entries > 0:
+            m_block = listed(partial, full, n_partial, Int32(0))
+        for entry in cutlass.range(entries, unroll=1):
             here, slot = m_block, Int32(0)
-            if entry + 1 < n_partial + n_full:
-                m_block = listed(lists, at_partial, at_full, n_partial, entry + 1)
+            if entry + 1 < entries:
+                m_block = listed(partial, full, n_partial, entry + 1)
             if cutlass.const_expr(sBlock is not None and w.variant.mask == "bits"):  # noqa: SIM102
                 if entry < n_partial:
-                    slot = read(lists.slot, at_partial + entry)
-            row = here * w.variant.tile_m + w.group * STEP
-            at = first_tile * w.variant.tile_m + row
-            stage = step % buffers.stages
+                    slot = read(slots, entry)
+            row, stage = here * w.variant.tile_m, step % buffers.stages
             # a barrier that has not ended a phase says that the one before the first has ended
             cute.arch.mbarrier_wait(buffers.empty + stage, (step // buffers.stages + 1) % 2)
-            rows = (first + Int64(row) * cute.assume(x.stride_row, divby=8), x.stride_row, tile.queries.length - row)
+            rows = (first + Int64(row) * cute.assume(x.stride_row, divby=8), x.stride_row, left - row)
             load_rows(w.copy, rows, targets[0][None, None, stage])
-            load_values(values, at, targets[1], stage)
+            load_values(own_values + cute.assume(row, divby=4), targets[1], stage)
             arrived()
             if cute.arch.lane_idx() == 0:
                 if cutlass.const_expr(sBlock is not None):
@@ -63,13 +67,13 @@ def fill_steps(w, buffers: Buffers, operands, targets, sBlock: cute.Tensor, tile
 
 
 @cute.jit
-def listed(lists, at_partial: Int64, at_full: Int64, n_partial: Int32, entry: Int32) -> Int32:
+def listed(partial: cute.Pointer, full: cute.Pointer, n_partial: Int32, entry: Int32) -> Int32:
     """The m block of an entry of one head's row: the partial ones, then the full ones."""
     m_block = Int32(0)
     if entry < n_partial:
-        m_block = read(lists.partial.index, at_partial + entry)
+        m_block = read(partial, entry)
     else:
-        m_block = read(lists.full.index, at_full + (entry - n_partial))
+        m_block = read(full, entry)
     return m_block
 
 
@@ -84,21 +88,21 @@ def fill_keys(copy: TileCopy, buffers: Buffers, count: Int32, first, stride: Int
     """A loading warp: K or V of the CTA's `count`-th tile, from its first row on."""
     stage = count % buffers.stages
     cute.arch.mbarrier_wait(buffers.empty + stage, (count // buffers.stages + 1) % 2)
-    copy.load(first, stride, left, sX[None, None, stage])
+    load_rows(copy, (first, stride, left), sX[None, None, stage])
     arrived()
     if cute.arch.lane_idx() == 0:
         cute.arch.mbarrier_arrive(buffers.full + stage)
 
 
 @cute.jit
-def load_values(values: cute.Pointer, at: Int64, sValues: cute.Tensor, stage: Int32) -> None:
+def load_values(first: cute.Pointer, sValues: cute.Tensor, stage: Int32) -> None:
     """Starts copying STEP statistics, sixteen bytes in a lane. Every tile of queries has all of its rows' ones."""
     lane = cute.arch.lane_idx()
     atom = cute.make_copy_atom(
         cpasync.CopyG2SOp(cache_mode=cpasync.LoadCacheMode.GLOBAL), Float32, num_bits_per_copy=128
     )
     if lane < STEP // 4:
-        source = values + cute.assume(at + 4 * lane, divby=4)
+        source = first + cute.assume(4 * lane, divby=4)
         target = sValues.iterator + cute.assume(stage * STEP + 4 * lane, divby=4)
         cute.copy(atom, cute.make_tensor(source, cute.make_layout(4)), cute.make_tensor(target, cute.make_layout(4)))
 
