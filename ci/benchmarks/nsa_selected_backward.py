@@ -8,8 +8,7 @@ One sequence, head dim 128, bfloat16, blocks of 64, 16 selected, random inputs. 
 median of CUDA events around each of five calls; the kernels' own times are the profiler's, all in milliseconds.
 'beside ordered' is the largest difference of dQ, dK and dV from those with ordered adds, as a share of the largest
 value. --units times the separate dQ with so many units of each KV head (NOTE [group split]), --stages with so many
-stages of K and of V and tiles of Q and dO (separate_dq/queries/tuning.py). --json appends a line for each row to a
-file.
+stages of K and of V and tiles of Q and dO (dq_by_queries/tuning.py). --json appends a line for each row to a file.
 """
 
 from __future__ import annotations
@@ -41,8 +40,7 @@ from kernels.nsa.branches import Branch  # noqa: E402
 from kernels.nsa.plans import branches_of, compressed  # noqa: E402
 from kernels.nsa.selection import select  # noqa: E402
 
-# Parts of their names in lower case: the first that is there
-KERNELS = ("preprocess", "postprocess", "dqbyqueries", "keyskernel", "backward")
+KERNELS = ("preprocess", "postprocess", "dqbyqueries", "backward")  # of names in lower case, the first that is there
 Gradients = tuple[Tensor, Tensor, Tensor]
 
 

@@ -14,8 +14,6 @@ MODULES = tuple(
         "compile.build",
         "forward.hopper.kernel",
         "forward.kernel",
-        "separate_dq.keys.kernel",
-        "separate_dq.queries.kernel",
     )
 )
 MUTANTS = ("kernels.mutants.blocksparse.table",)

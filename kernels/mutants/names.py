@@ -68,6 +68,10 @@ DYNAMIC_MASK = (
 )
 
 NSA = (
+    "dq_statistics_exchanged",
+    "dq_tail_keys_not_masked",
+    "dq_keys_released_when_scored",
+    "dq_not_scaled",
     "future_block_selected",
     "own_tile_not_selectable",
     "selection_not_sorted",
@@ -89,10 +93,6 @@ NSA = (
     "all_scores_at_once",
     "last_group_by_the_full_size",
     "row_offset_wraps",
-    "dq_statistics_exchanged",
-    "dq_tail_keys_not_masked",
-    "dq_keys_released_when_scored",
-    "dq_not_scaled",
 )
 
 BLOCKSPARSE = (

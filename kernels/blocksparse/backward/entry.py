@@ -2,7 +2,7 @@
 
 import cutlass
 from cuda.bindings import driver
-from cutlass import Float32, Int32, cute
+from cutlass import Float32, cute
 
 from kernels.blocksparse.backward.dq_accumulator import Tiles
 from kernels.blocksparse.backward.kernel import BackwardKernel, Gradients
@@ -14,15 +14,10 @@ from kernels.blocksparse.common.arguments import block_list, entry, mask_of, ope
 class Backward(BackwardKernel):
     """The backward kernel of one variant on one arch; calling it (under cute.compile) launches it."""
 
-    def ctas(self, tiles: Int32) -> Int32:
-        """CTAs to launch for so many tiles of keys."""
-        return tiles
-
     @entry("backward")
     @cute.jit
     def __call__(self, arguments, stream: driver.CUstream) -> None:
-        """Launch over batch x heads_kv x group_split x n_blocks CTAs, at least one; over fewer, persistent ones by the
-        kernel of separate_dq/keys.
+        """Launch over batch x heads_kv x group_split x n_blocks CTAs, at least one.
 
         q … dv         (…, rows, heads, dim) of the variant's dtype, dk and dv float32 where it says so, 16-byte
                        aligned; strides are multiples of 8
@@ -35,7 +30,7 @@ class Backward(BackwardKernel):
                        variants; merged: tile_iterator.py's Lists
         mask_*, band_* common/mask_words.py; mask_slot is parallel to partial_index
         positions, schedule, pairs, tile_counter, semaphores   tile_iterator.py's Order; the last two are read by
-                       deterministic variants, and the last but one by persistent CTAs
+                       deterministic variants
         tiles_*        dq_accumulator.py's Tiles, of queries; key_tiles_*: those of keys
         scale, cap     positive
         """
@@ -74,7 +69,7 @@ class Backward(BackwardKernel):
             a.dim,
             factors,
         ).launch(
-            grid=[self.ctas(a.batch * a.heads_kv * a.group_split * a.n_blocks), 1, 1],
+            grid=[a.batch * a.heads_kv * a.group_split * a.n_blocks, 1, 1],
             block=[self.tiling.threads, 1, 1],
             stream=stream,
             min_blocks_per_mp=1,

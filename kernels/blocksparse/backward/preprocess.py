@@ -45,7 +45,7 @@ class Preprocess:
         o, do          (…, rows, heads, dim) of the variant's dtype, 16-byte aligned; strides are multiples of 8
         lse            fp32, as forward writes it
         lse2, delta    outputs: NOTE [statistics]
-        tile_counter   int32 (1,), or where dQ is separate (2,): zeroed
+        tile_counter   int32 (1,): zeroed
         dq_sum         fp32 (heads_q, tiles, tile_m · dim_padded), 16-byte aligned: zeroed
         semaphores     int32 (batch, heads_q, m_blocks): zeroed. Variants with a separate dQ have neither of the two
         """
@@ -88,8 +88,7 @@ class Preprocess:
             if cutlass.const_expr(not self.variant.separate_dq):
                 self.clear(semaphores + cta)
             if cta == 0:
-                for i in cutlass.range_constexpr(1 + self.variant.separate_dq):
-                    write(tile_counter, Int32(i), Int32(0))
+                write(tile_counter, Int32(0), Int32(0))
         seq_q = sequence(queries[0], queries[1], batch)
         first_row = m_block * self.variant.tile_m
         if first_row < seq_q.length:

@@ -97,12 +97,6 @@ def take_place(by_counter: cutlass.Constexpr, order: Order, counts: Counts, sTil
             sTileNumber[0] = take_tile_number(order.tile_counter)
         cute.arch.sync_threads()
         number = sTileNumber[0]
-    return place_of(order, counts, number)
-
-
-@cute.jit
-def place_of(order: Order, counts: Counts, number: Int32) -> tuple[Int32, Int32, Int32]:
-    """(batch, unit, n_block) of a tile's number in the order of launches."""
     first = number // (counts.n_blocks * order.pairs) * order.pairs
     number = number - first * counts.n_blocks
     units = counts.heads_kv * counts.group_split

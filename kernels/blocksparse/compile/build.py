@@ -15,7 +15,6 @@ from cutlass import cute
 from cutlass.cute.runtime import make_fake_stream, make_ptr
 from cutlass.cutlass_dsl import CuTeDSL
 
-from kernels.blocksparse.separate_dq.keys.tuning import has_keys_kernel
 from kernels.blocksparse.spec.signature import ARGUMENTS, DATA, GRADIENT
 from kernels.blocksparse.spec.variant import ARCHES, ARCHES_OF, NO_INJECTION, Injection, Variant, build_name
 
@@ -77,13 +76,9 @@ def _kernel(variant: Variant, arch: str, injection: Injection) -> Any:
 
         return Preprocess(variant, injection)
     if variant.kind == "dq":
-        from kernels.blocksparse.separate_dq.queries.kernel import DQByQueries
+        from kernels.blocksparse.dq_by_queries.kernel import DQByQueries
 
         return DQByQueries(variant, injection)
-    if has_keys_kernel(variant):
-        from kernels.blocksparse.separate_dq.keys.kernel import KeysKernel
-
-        return KeysKernel(variant, arch, injection)
     if variant.kind == "backward":
         from kernels.blocksparse.backward import Backward
 

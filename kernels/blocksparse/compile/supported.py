@@ -11,11 +11,10 @@ from collections.abc import Callable
 
 from kernels.blocksparse.backward.blackwell.tuning import blackwell_backward_tuning
 from kernels.blocksparse.backward.tiling import choose_tiling
+from kernels.blocksparse.dq_by_queries.tuning import dq_tuning
 from kernels.blocksparse.forward.blackwell.tuning import BlackwellTuning, blackwell_tuning
 from kernels.blocksparse.forward.hopper.tuning import HopperTuning, hopper_tuning
 from kernels.blocksparse.forward.tuning import ForwardTuning, portable_tuning
-from kernels.blocksparse.separate_dq.keys.tuning import has_keys_kernel, keys_tiling
-from kernels.blocksparse.separate_dq.queries.tuning import dq_tuning
 from kernels.blocksparse.spec.variant import ARCHES, ARCHES_OF, Variant
 
 
@@ -32,8 +31,6 @@ def fits(variant: Variant, arch: str) -> bool:
             dq_tuning(variant)
         elif variant.products == "tcgen05":
             blackwell_backward_tuning(variant)
-        elif has_keys_kernel(variant):
-            keys_tiling(variant, arch)
         else:
             choose_tiling(variant, arch)
     except ValueError:

@@ -1,5 +1,5 @@
 """Launching the backward pass on torch tensors: preprocess, the kernel, postprocess; or, where dQ is separate, the dQ
-kernel between preprocess and the backward kernel (NOTE [separate dQ] of separate_dq/__init__.py).
+kernel between preprocess and the backward kernel (NOTE [separate dQ] of dq_by_queries/kernel.py).
 
 The PyTorch op (ops.py) validates, allocates gradients and makes operands fit; nothing here looks at values on the
 device or synchronises. `backward_launches` is apart from launching so that an emulated GPU gets the same numbers.
@@ -62,7 +62,7 @@ class Workspace:
     dq_sum        float32: NOTE [dQ accumulator] of backward/dq_accumulator.py; None where dQ is separate
     dkv_sum       float32: NOTE [dK and dV partials] of backward/dkv_partials.py; None where group_split is 1
     lse2, delta   float32: NOTE [statistics] of preprocess.py
-    tile_counter  int32 (1,), or where dQ is separate one more, for the backward kernel
+    tile_counter  int32 (1,)
     semaphores    int32 (batch, heads_q, m_blocks), readable by another stream while the kernel runs; none where dQ is
                   separate
     tiles         (stride_batch, total): `Tiles` of backward/dq_accumulator.py; key_tiles: those of keys
@@ -184,8 +184,7 @@ def backward_variants(
     """The kernels that this problem needs, in order: preprocess, the dQ kernel where dQ is separate, backward and
     postprocess. products: None for the fastest on q's device; "wgmma" or "tcgen05" where the backward kernel has it
     (variant.backward_products). float32: gradients' dtype, else q's. tuning: of the backward kernel and postprocess;
-    entries that begin with "dq_" are the dQ kernel's, those that begin with "keys_" the backward kernel's alone. Raises
-    ValueError for a separate dQ where there is none."""
+    entries that begin with "dq_" are the dQ kernel's. Raises ValueError for a separate dQ where there is none."""
     products = fastest_products(q) if products is None else products
     if separate_dq and not may_separate_dq(q, blocks.tile_m, blocks.tile_n, products):
         raise ValueError(
@@ -235,13 +234,11 @@ def _variants(
     products = "mma" if float32 and products == "tcgen05" else products
     products = backward_products(products, tiles[1], padded, tiles[0])
     of_dq = tuple((key.removeprefix("dq_"), value) for key, value in tuning if key.startswith("dq_"))
-    of_keys = tuple((key.removeprefix("keys_"), value) for key, value in tuning if key.startswith("keys_"))
-    tuning = tuple((key, value) for key, value in tuning if not key.startswith(("dq_", "keys_")))
+    tuning = tuple((key, value) for key, value in tuning if not key.startswith("dq_"))
     before = Variant("preprocess", name, padded, tile_m=tiles[0], separate_dq=separate_dq)
     dq = Variant("dq", name, padded, *tiles, mask, False, softcap, "wgmma", of_dq, float32)
     ordered = deterministic and not separate_dq
-    own = tuple(sorted((*tuning, *of_keys)))
-    main = Variant("backward", name, padded, *tiles, mask, ordered, softcap, products, own, float32, separate_dq)
+    main = Variant("backward", name, padded, *tiles, mask, ordered, softcap, products, tuning, float32, separate_dq)
     after = Variant("postprocess", name, padded, *tiles, products=products, tuning=tuning, float32=float32)
     return before, *[dq] * separate_dq, main, after
 
@@ -269,11 +266,11 @@ def make_workspace(
     lse2, delta, dq_sum = floats.split([rows, rows, floats.numel() - 2 * rows])
     size = 2 * heads_kv * group_split * key_tiles[1] * tile_n * dim
     dkv_sum = torch.empty(size, dtype=torch.float32, device=q.device) if group_split > 1 else None
-    counters, locks = (2, 0) if separate_dq else (1, m_blocks)
-    ints = torch.empty(counters + batch * heads_q * locks, dtype=torch.int32, device=q.device)
-    semaphores = ints[counters:].view(batch, heads_q, locks)
+    locks = 0 if separate_dq else m_blocks
+    ints = torch.empty(1 + batch * heads_q * locks, dtype=torch.int32, device=q.device)
+    semaphores = ints[1:].view(batch, heads_q, locks)
     sums = None if separate_dq else dq_sum
-    return Workspace(sums, dkv_sum, lse2, delta, ints[:counters], semaphores, tiles, key_tiles, group_split)
+    return Workspace(sums, dkv_sum, lse2, delta, ints[:1], semaphores, tiles, key_tiles, group_split)
 
 
 def heads_of(q: Tensor, k: Tensor) -> tuple[int, int]:
@@ -395,7 +392,6 @@ def backward_launches(
             **workspace.dq,
             **workspace.dkv,
             **workspace.counters,
-            "tile_counter": workspace.tile_counter[-1:],
             **rows_of,
             **list_values(lists.partial, lists.full),
             "partial_rank": ranks[0],

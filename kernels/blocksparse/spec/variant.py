@@ -54,7 +54,7 @@ class Variant:
     tuning          overrides of the defaults of forward/tuning.py (hopper/ and blackwell/ have their own) and
                     backward/tiling.py, as sorted (name, value) pairs
     float32         dq, backward and postprocess: dQ, dK and dV are float32, not of `dtype`
-    separate_dq     preprocess and backward: dQ is the dq kernel's, NOTE [separate dQ] of separate_dq/__init__.py: it
+    separate_dq     preprocess and backward: dQ is the dq kernel's, NOTE [separate dQ] of dq_by_queries/kernel.py: it
                     has no sums in memory, and nothing is added there
 
     Fields that a kind does not read must keep their defaults, so that equal kernels have equal variants.

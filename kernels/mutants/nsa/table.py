@@ -14,6 +14,7 @@ from kernels.blocksparse.lists.transpose import transpose, with_backward
 from kernels.blocksparse.lists.types import Bits, BlockList, BlockLists, BlockSparse, Intervals
 from kernels.blocksparse.lists.write_order import with_order
 from kernels.mutants.blocksparse.table import injections_for
+from kernels.mutants.nsa import separate_dq  # noqa: F401  (registers its own)
 from kernels.mutants.nsa.registration import MUTANTS, register_mutant
 from kernels.nsa.choice import allowed_blocks
 from kernels.nsa.compress import project_backward
@@ -279,35 +280,4 @@ register_mutant(
     "Forward pass of all branches: the offset of a tile of keys is computed in 32 bits, and wraps at 2 ** 31 elements.",
     "Meta's NSA at 2,000,000 tokens: row index times stride in int32, cudaErrorIllegalAddress",
     attention=injections_for("blocksparse!key_offset_wraps").forward,
-)
-
-register_mutant(
-    "dq_statistics_exchanged",
-    "Separate dQ of the selected branch, on Hopper: the two rows that a thread has of a product get each other's LSE "
-    "and delta.",
-    "FlashAttention-4 b3f1b6a5: a wrong index of LSE and delta",
-    attention_backward=injections_for("blocksparse!dq_statistics_exchanged").backward,
-)
-
-register_mutant(
-    "dq_tail_keys_not_masked",
-    "Separate dQ of the selected branch, on Hopper: keys past the end, which are zeros, count with score 0: no number "
-    "where all other scores are very low.",
-    "HSTU block masks: a KV tile that is cut off at the end was called full",
-    attention_backward=injections_for("blocksparse!dq_tail_keys_not_masked").backward,
-)
-
-register_mutant(
-    "dq_keys_released_when_scored",
-    "Separate dQ of the selected branch, on Hopper: a stage of K is loaded anew when the scores are there, while dQ's "
-    "product is still to read it.",
-    "invented, after FlashAttention-3's pipelines, in which each stage is read by one product",
-    attention_backward=injections_for("blocksparse!dq_keys_released_when_scored").backward,
-)
-
-register_mutant(
-    "dq_not_scaled",
-    "Separate dQ of the selected branch, on Hopper: dQ lacks the scale that dK has.",
-    "FlagGems SDPA backward: dk *= scale and dq *= ln 2, each on a line of its own",
-    attention_backward=injections_for("blocksparse!dq_not_scaled").backward,
 )

@@ -16,7 +16,7 @@ from kernels.nsa import native_sparse_answer, plan
 from kernels.nsa.config import CHUNK
 
 LONG = ("last_group_by_the_full_size",)
-# Of the dQ kernel, which is shown by itself in tests/kernels/blocksparse/separate_dq
+# Of the dQ kernel, which is shown by itself in tests/kernels/blocksparse/dq_by_queries
 SEPARATE_DQ = "dq_statistics_exchanged", "dq_tail_keys_not_masked", "dq_keys_released_when_scored", "dq_not_scaled"
 APART = ("gradients_added_in_half", "all_scores_at_once", "row_offset_wraps")  # shown by tests of their own
 

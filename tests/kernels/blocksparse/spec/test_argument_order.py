@@ -9,8 +9,8 @@ from kernels.blocksparse.backward import Backward
 from kernels.blocksparse.backward.postprocess import Postprocess
 from kernels.blocksparse.backward.preprocess import Preprocess
 from kernels.blocksparse.common import arguments
+from kernels.blocksparse.dq_by_queries.kernel import DQByQueries
 from kernels.blocksparse.forward.kernel import Forward
-from kernels.blocksparse.separate_dq.queries.kernel import DQByQueries
 from kernels.blocksparse.spec.signature import ARGUMENTS, ordered
 
 KERNELS = {

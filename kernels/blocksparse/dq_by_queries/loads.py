@@ -15,9 +15,9 @@ from cutlass import Int32, Int64, cute
 
 from kernels.blocksparse.common.list_reader import listed
 from kernels.blocksparse.common.tile_loads import TileCopy
+from kernels.blocksparse.dq_by_queries.tuning import STEP, WORKERS
 from kernels.blocksparse.forward.hopper.pipeline import Buffers
 from kernels.blocksparse.forward.mainloop import slot_of
-from kernels.blocksparse.separate_dq.queries.tuning import STEP, WORKERS
 
 
 @cute.jit

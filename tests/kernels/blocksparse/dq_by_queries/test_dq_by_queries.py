@@ -21,16 +21,15 @@ from covering import covering, daily
 from fuzz.devices.emulator import Emulator
 from kernels.blocksparse.compile.build import build
 from kernels.blocksparse.compile.supported import fits
+from kernels.blocksparse.dq_by_queries.tuning import dq_tuning
 from kernels.blocksparse.launch.backward import backward_variants, may_separate_dq
 from kernels.blocksparse.lists.builder import dense
-from kernels.blocksparse.separate_dq.queries.tuning import dq_tuning
 from kernels.blocksparse.spec.variant import ARCHES, MASKS, NO_INJECTION, Injection, Variant
 from kernels.mutants.nsa.table import MUTANTS
 from kernels.nsa.injection import find_injection
 
 ARCH = "sm_90a"
 SHAPE: dict[str, Any] = {"dim": 128, "tile_m": 128, "tile_n": 64, "products": "wgmma", "separate_dq": True}
-PERSISTENT = (("keys_resident", 3),)  # CTAs of the keys kernel: they take several tiles of keys each
 FINISHED = ("finished", [])
 
 
@@ -61,7 +60,7 @@ def check(spec: Spec, **emulated: Any) -> dict[str, torch.Tensor]:
     ],
 )
 def test_every_kind_of_mask(mask, dim, tile_n):
-    check(of((300,), (260,), 2, 1, mask=mask, dim=dim, tile_n=tile_n, tuning=PERSISTENT if tile_n == 64 else ()))
+    check(of((300,), (260,), 2, 1, mask=mask, dim=dim, tile_n=tile_n))
 
 
 FEATURES = {
@@ -84,11 +83,8 @@ def test_rows_without_keys_are_zero():
     assert not out["dq"][:, :, 1].any() and not out["dq"][:, 64:128].any() and out["dq"].any()
 
 
-@pytest.mark.parametrize("tile_n", [64, 128])
-def test_the_same_bits_in_every_schedule(tile_n):
-    """With tiles of 128 keys dK and dV are those of the backward kernel that adds to dQ."""
-    tuning = PERSISTENT if tile_n == 64 else ()
-    spec = of((300, 70), (520, 130), 2, 1, mask="random", deterministic=True, tile_n=tile_n, tuning=tuning)
+def test_the_same_bits_in_every_schedule_and_keys_as_with_atomic_adds():
+    spec = of((300, 70), (520, 130), 2, 1, mask="random", deterministic=True)
     ways: list[dict[str, Any]] = [
         {"resident_ctas": 1},
         {"resident_ctas": 5, "warp_schedule": "random", "seed": 1, "dispatch": "permuted"},
@@ -96,25 +92,10 @@ def test_the_same_bits_in_every_schedule(tile_n):
         {"resident_ctas": 3, "warp_schedule": "greedy", "dispatch": "reversed"},
     ]
     first, *others = (check(spec, **way) for way in ways)
+    one_kernel, _ = gradients(make(replace(spec, separate_dq=False)), Emulator(resident_ctas=2), ARCH)
     for name in ("dq", "dk", "dv"):
         assert all(torch.equal(first[name].nan_to_num(7), other[name].nan_to_num(7)) for other in others), name
-    if tile_n == 128:
-        one_kernel, _ = gradients(make(replace(spec, separate_dq=False)), Emulator(resident_ctas=2), ARCH)
-        for name in ("dk", "dv"):
-            assert torch.equal(first[name].nan_to_num(7), one_kernel[name].nan_to_num(7)), name
-
-
-@pytest.mark.parametrize(("float32", "group_split"), [(False, 1), (True, 1), (True, 4), (False, 2)])
-def test_tiles_of_keys_with_and_without_queries(float32, group_split):
-    """Fewer CTAs than tiles; keys beyond the first 64 are in no list: their gradients are zeros, and written."""
-    spec = of((300, 0), (400, 70), 4, 1, mask="holes", float32=float32, group_split=group_split, tuning=PERSISTENT)
-    out = check(spec, resident_ctas=2, warp_schedule="random", seed=group_split)
-    assert not out["dk"][0, 64:].any() and not out["dv"][0, 64:].any() and out["dv"][0, :64].any()
-    assert not out["dk"][1, :70].any()
-
-
-def test_a_row_of_many_blocks():
-    check(of((128 * 9 + 5,), (70,), 3, 1, mask="causal", tuning=PERSISTENT), warp_schedule="random", seed=5)
+        assert name == "dq" or torch.equal(first[name].nan_to_num(7), one_kernel[name].nan_to_num(7)), name
 
 
 @pytest.mark.parametrize("stages", [(2, 2, 1), (3, 3, 2), (5, 5, 1)])

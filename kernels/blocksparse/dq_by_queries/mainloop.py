@@ -16,11 +16,11 @@ from cutlass.cute.nvgpu import warpgroup
 
 from kernels.blocksparse.backward import softmax_gradient
 from kernels.blocksparse.common import layouts, mask_words
+from kernels.blocksparse.dq_by_queries.tuning import STEP
 from kernels.blocksparse.forward.hopper import pipeline, wgmma
 from kernels.blocksparse.forward.hopper.mainloop import round_into
 from kernels.blocksparse.forward.hopper.pipeline import Buffers
 from kernels.blocksparse.forward.mainloop import load_words
-from kernels.blocksparse.separate_dq.queries.tuning import STEP
 
 
 @cute.jit
