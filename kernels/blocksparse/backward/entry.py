@@ -1,5 +1,7 @@
 """The backward kernel with its flat signature: what `compile.build` compiles."""
 
+from typing import Any
+
 import cutlass
 from cuda.bindings import driver
 from cutlass import Float32, cute
@@ -13,6 +15,12 @@ from kernels.blocksparse.common.arguments import block_list, entry, mask_of, ope
 
 class Backward(BackwardKernel):
     """The backward kernel of one variant on one arch; calling it (under cute.compile) launches it."""
+
+    ctas_per_sm = 1  # that registers and shared memory have room for
+
+    def operand(self, arguments: Any, name: str) -> Any:
+        """An operand or a gradient as `kernel` takes it."""
+        return operand(arguments, name)
 
     @entry("backward")
     @cute.jit
@@ -53,12 +61,12 @@ class Backward(BackwardKernel):
         )
         key_tiles = Tiles(a.key_tiles_stride_batch, a.key_tiles_total)
         self.kernel(
-            operand(a, "q"),
-            operand(a, "k"),
-            operand(a, "v"),
-            operand(a, "do"),
+            self.operand(a, "q"),
+            self.operand(a, "k"),
+            self.operand(a, "v"),
+            self.operand(a, "do"),
             (a.lse2.align(16), a.delta.align(16)),
-            Gradients(a.dq_sum.align(16), operand(a, "dk"), operand(a, "dv"), a.dkv_sum.align(16), key_tiles),
+            Gradients(a.dq_sum.align(16), self.operand(a, "dk"), self.operand(a, "dv"), a.dkv_sum.align(16), key_tiles),
             (a.q_begin, a.q_length),
             (a.k_begin, a.k_length),
             lists,
@@ -72,5 +80,7 @@ class Backward(BackwardKernel):
             grid=[a.batch * a.heads_kv * a.group_split * a.n_blocks, 1, 1],
             block=[self.tiling.threads, 1, 1],
             stream=stream,
-            min_blocks_per_mp=1,
+            min_blocks_per_mp=self.ctas_per_sm,
+            # given, so that a build need not ask a driver how much an SM has
+            preferred_smem_carveout=100 if self.ctas_per_sm > 1 else None,
         )

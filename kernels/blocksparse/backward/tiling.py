@@ -57,6 +57,9 @@ class Tiling:
                  hopper/semaphore_warps.py
     release_warp another one releases blocks as soon as they are added: NOTE [semaphore-release warp]; it pays at dim 64
                  (docs/performance/log.md). The tuning key is "releaser"
+    transposed   the main loop of hopper/kernel.py: S and dP have keys as rows, a warpgroup loads and adds dQ
+    step_groups  where dQ is another kernel's, the main loop of hopper/mainloop_dkdv.py: so many warpgroups, 1 or 2,
+                 take whole steps in turns; 0: another loop
     """
 
     tile_m: int
@@ -74,11 +77,29 @@ class Tiling:
     wgmma: bool = False
     wait_warp: bool = False
     release_warp: bool = False
+    transposed: bool = False
+    stages_q: int = 2
+    late_dk: bool = False
+    alone: bool = False
+    split: bool = False
+    step_groups: int = 0
 
     @property
     def threads(self) -> int:
-        """Threads of a CTA: those that multiply, and a warpgroup for the semaphore warps."""
-        return THREADS + 128 * self.wait_warp
+        """Threads of a CTA: those that multiply, and a warpgroup for other roles."""
+        if self.step_groups:
+            return 128 * (1 + self.step_groups)
+        return THREADS + 128 * (self.wait_warp or self.transposed)
+
+    @property
+    def reading_warps(self) -> int:
+        """Warps that read a stage of Q or dO of a transposed loop."""
+        return 4 if self.step_groups else WARPS
+
+    @property
+    def dq_threads(self) -> int:
+        """Threads whose values are interleaved in the dQ accumulator: all, or a warpgroup's."""
+        return THREADS // 2 if self.transposed else THREADS
 
     @property
     def steps(self) -> int:
@@ -98,7 +119,12 @@ class Tiling:
     @property
     def shared_bytes(self) -> int:
         """Shared memory that the kernel asks for, in bytes."""
-        return _shared_bytes(self.step_m, self.tile_n, self.dim, self.stages, self.stages_p + self.stages_ds)
+        sums = 4 * self.step_m * self.dim * self.transposed
+        sums += (
+            2 * self.step_m * (self.dim + 2) * (self.stages_q - self.stages) * (self.transposed or self.step_groups > 0)
+        )
+        scores = self.stages_p * (not self.transposed) + self.stages_ds
+        return _shared_bytes(self.step_m, self.tile_n, self.dim, self.stages, scores) + sums
 
     @property
     def groups(self) -> int:
@@ -124,6 +150,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     if unknown := sorted(
         set(overrides)
         - {"step_m", "stages", "stages_ds", "stages_p", "wide_stores", "releaser", "warps_s", "warps_dkv", "warps_dq"}
+        - {"transposed", "stages_q", "step_groups"}
     ):
         raise ValueError(f"variant.tuning has {unknown}, which the backward kernel does not know")
     wgmma = variant.products == "wgmma"
@@ -132,6 +159,10 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
             f"variant.products is 'wgmma': the backward kernel needs sm_90a, dim 64 or 128 and tile_n 128, or dim 128 "
             f"and tile_n 64 for it, got {arch}, {dim} and {tile_n}"
         )
+    if overrides.get("transposed", 0):
+        return _transposed(variant, overrides)
+    if overrides.get("step_groups", 0):
+        return _by_steps(variant, overrides)
     buffers_p = (2, 1) if wgmma and tile_n == 64 else (1,)
     stages_p = overrides.get("stages_p", buffers_p[0])
     for step_m, stages, stages_ds in [(64, 3, 2)] if wgmma else _preferences(tile_m, tile_n, dim):
@@ -172,6 +203,79 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     raise ValueError(
         f"tiles {tile_m} x {tile_n} at head dim {dim} with tuning {overrides} do not fit {arch}: it has {capacity} "
         f"bytes of shared memory for a CTA, and steps of 32 queries in one stage take {least}"
+    )
+
+
+def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
+    """The tiling of Hopper's transposed main loop: steps of 64 queries, or where dK and dV leave registers of 128; a
+    warpgroup has half of the keys in S, dP, dK and dV, and in dQ half of the queries or of the columns."""
+    tile_m, tile_n, dim = variant.tile_m, variant.tile_n, variant.dim_padded
+    step_m = overrides.get("step_m", 128) if dim == 64 and tile_m == 128 else 64
+    order = overrides.get("transposed")
+    late, alone, split = order in (2, 4), order == 4, order == 3
+    stages_q = overrides.get("stages_q", 2 + late)
+    chosen = {"transposed": order, "step_m": step_m, "stages": 2, "stages_ds": 2, "stages_q": stages_q}
+    chosen |= {"wide_stores": 1}
+    wrong = {name: value for name, value in overrides.items() if chosen.get(name) != value}
+    if variant.products != "wgmma" or tile_n != 128 or wrong or step_m not in (64, 128):
+        raise ValueError(
+            f"variant.tuning has transposed: it needs products 'wgmma', tile_n 128 and of {chosen} no other values, "
+            f"got {variant.products!r}, {tile_n} and {overrides}"
+        )
+    warps_dq = (8, 1) if step_m == 128 else (4, 2)
+    return Tiling(
+        tile_m,
+        tile_n,
+        dim,
+        step_m,
+        2,
+        2,
+        (8, 1),
+        (8, 1),
+        warps_dq,
+        4,
+        True,
+        wgmma=True,
+        transposed=True,
+        stages_q=stages_q,
+        late_dk=late,
+        alone=alone,
+        split=split,
+    )
+
+
+def _by_steps(variant: Variant, overrides: dict[str, int]) -> Tiling:
+    """The tiling of Hopper's main loop for dK and dV alone: steps of 64 queries, each a warpgroup's, and stages that
+    fit, an even number for two warpgroups: NOTE [whole steps]. Postprocess reads sums of dK and dV as it does those of
+    the loop that dQ belongs to."""
+    groups = overrides["step_groups"]
+    stages, stages_q = {1: (2, 2), 2: (4, 6)}.get(groups, (0, 0))
+    chosen = {"step_groups": groups, "step_m": 64, "stages": stages, "stages_ds": 0, "wide_stores": 1}
+    wrong = {name: value for name, value in overrides.items() if chosen.get(name) != value}
+    separate = variant.separate_dq or variant.kind == "postprocess"
+    fits = variant.products == "wgmma" and (variant.tile_n, variant.dim_padded) == (64, 128)
+    if not (separate and fits and stages) or wrong:
+        raise ValueError(
+            f"variant.tuning has step_groups: it needs a separate dQ, products 'wgmma', tile_n 64, head dim 128, 1 "
+            f"or 2 groups and of {chosen} no other values, got {variant.products!r}, {variant.tile_n}, "
+            f"{variant.dim_padded} and {overrides}"
+        )
+    return Tiling(
+        variant.tile_m,
+        64,
+        128,
+        64,
+        stages,
+        0,
+        (4, 2),
+        (4, 2),
+        (4, 2),
+        4,
+        True,
+        stages_p=0,
+        wgmma=True,
+        stages_q=stages_q,
+        step_groups=groups,
     )
 
 

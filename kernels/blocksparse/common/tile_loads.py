@@ -52,6 +52,18 @@ class TileCopy:
                 cute.copy(self.loads, tXgX[None, i, j], tXsX[None, i, j], pred=single(row_inside & self.inside[j]))
 
     @cute.jit
+    def load_rolled(self, pointer: cute.Pointer, stride: Int64, rows_left: Int32, sX: cute.Tensor) -> None:
+        """As `load`, by a loop that takes few registers."""
+        gX = global_tile(pointer, stride, cute.size(sX.shape[0]), self.dim_padded)
+        thread_copy = self.loads.get_slice(self.thread)
+        tXgX, tXsX = thread_copy.partition_S(gX), thread_copy.partition_D(sX)
+        loads, row, rows_per_pass, inside = self.loads, self.row, self.rows_per_pass, self.inside
+        for i in cutlass.range(cute.size(tXsX, mode=[1]), unroll=1):
+            for j in cutlass.range_constexpr(cute.size(tXsX, mode=[2])):
+                row_inside = row + i * rows_per_pass < rows_left
+                cute.copy(loads, tXgX[None, i, j], tXsX[None, i, j], pred=single(row_inside & inside[j]))
+
+    @cute.jit
     def store(self, sX: cute.Tensor, pointer: cute.Pointer, stride: Int64, rows_left: Int32) -> None:
         """Copy the rows of sX below `rows_left` to the tile that starts at `pointer`. The caller has synchronised."""
         gX = global_tile(pointer, stride, cute.size(sX.shape[0]), self.dim_padded)

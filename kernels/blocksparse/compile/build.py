@@ -80,6 +80,14 @@ def _kernel(variant: Variant, arch: str, injection: Injection) -> Any:
 
         return DQByQueries(variant, injection)
     if variant.kind == "backward":
+        if dict(variant.tuning).get("transposed"):
+            from kernels.blocksparse.backward.hopper.kernel import TransposedBackward
+
+            return TransposedBackward(variant, arch, injection)
+        if dict(variant.tuning).get("step_groups"):
+            from kernels.blocksparse.backward.hopper.dkdv_kernel import KeyGradients
+
+            return KeyGradients(variant, arch, injection)
         from kernels.blocksparse.backward import Backward
 
         return Backward(variant, arch, injection)

@@ -154,8 +154,8 @@ def _forward_variant(
 
 
 def for_operands(variant: Variant, q: Tensor, k: Tensor, v: Tensor) -> Variant:
-    """The forward kernel for these tensors: by tcgen05 without TMA where a tensor map cannot describe one of them."""
-    if variant.products != "tcgen05" or all(map(mappable, (q, k, v))):
+    """The forward kernel for these tensors: without TMA where a tensor map cannot describe one of them."""
+    if variant.products == "mma" or all(map(mappable, (q, k, v))):
         return variant
     return variant.with_tuning(tma=0)
 

@@ -11,7 +11,7 @@ from typing import Any
 from cutlass import Boolean, Int32, cute
 
 from kernels.blocksparse.common import tcgen05
-from kernels.blocksparse.forward.hopper.pipeline import Buffers
+from kernels.blocksparse.common.buffers import Buffers
 from kernels.mutants.blocksparse.registration import register_mutant
 
 

@@ -1,4 +1,5 @@
-"""Mutants of the dQ kernel of kernels.blocksparse, which the backward pass of the selected branch launches on Hopper.
+"""Mutants of the dQ kernel of kernels.blocksparse and of the one for dK and dV alone, which the backward pass of the
+selected branch launches on Hopper.
 
 Only a Hopper GPU shows them through `kernels.nsa`; tests launch the kernel by itself on the emulated GPU.
 """
@@ -7,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from cutlass import Float32, Int32, Int64, cute
+from cutlass import Constexpr, Float32, Int32, Int64, cute
 
-from kernels.blocksparse.forward.hopper.pipeline import release
+from kernels.blocksparse.backward.hopper.turns import arrive_empty
+from kernels.blocksparse.common.buffers import release
 from kernels.blocksparse.spec.variant import Injection
 from kernels.mutants.nsa.registration import register_mutant
 
@@ -73,4 +75,34 @@ register_mutant(
     "Separate dQ of the selected branch, on Hopper: dQ lacks the scale that dK has.",
     "FlagGems SDPA backward: dk *= scale and dq *= ln 2, each on a line of its own",
     attention_backward=Injection("nsa!dq_not_scaled", {"dq_factor": _one}),
+)
+
+
+@cute.jit
+def _stage_kept(empty: cute.Pointer, step: Int32, stages: Constexpr) -> None:
+    pass
+
+
+register_mutant(
+    "queries_released_when_scored",
+    "dK and dV of the selected branch, on Hopper: a stage of Q is loaded anew when the scores are there, while dK's "
+    "product is still to read it.",
+    "invented, after FlashAttention-3's pipelines, in which each stage is read by one product",
+    attention_backward=Injection(
+        "nsa!queries_released_when_scored", {"release_scored_q": arrive_empty, "release_q": _stage_kept}
+    ),
+)
+
+
+@cute.jit
+def _no_barrier(thread: Int32) -> None:
+    pass
+
+
+register_mutant(
+    "sums_added_before_they_are_there",
+    "dK and dV of the selected branch, on Hopper: a warpgroup adds the other's sums without the barrier that follows "
+    "their writes.",
+    "invented, after the barriers that FlashAttention's backward has before its epilogue",
+    attention_backward=Injection("nsa!sums_added_before_they_are_there", {"await_sums": _no_barrier}),
 )

@@ -5,25 +5,27 @@
 Signature, order of tiles and a row's numbers are Forward's. One CTA per tile of 128 queries.
 
 NOTE [warps] Warps 0 to 3 have a thread for each query: they allocate tensor memory, make probabilities of scores,
-rescale O, and write it. Two more load by TMA: Q and K, and V, NOTE [whole tiles] of loads.py. Without TMA the softmax
-warps load Q, and a pair of warps for each stage K and V: NOTE [buffers] of hopper/pipeline.py, with `tcgen05.commit`
-for the arrival that empties a buffer. One more warp issues the products. How they take turns in tensor memory: NOTE
-[turns] of mainloop.py.
+rescale O, and write it. Two more load by TMA: Q and K, and V, NOTE [whole tiles] of tma_loads.py. Without TMA the
+softmax warps load Q, and a pair of warps for each stage K and V: NOTE [buffers] of forward/loads.py, with
+`tcgen05.commit` for the arrival that empties a buffer. One more warp issues the products. How they take turns in
+tensor memory: NOTE [turns] of mainloop.py.
 """
 
 import cutlass
 from cutlass import Float32, Int32, Int64, cute
 from cutlass.memory import SmemAllocator
 
-from kernels.blocksparse.common import tcgen05
+from kernels.blocksparse.common import buffers as mbarriers
+from kernels.blocksparse.common import tcgen05, tma_loads
 from kernels.blocksparse.common.arguments import operand
+from kernels.blocksparse.common.buffers import Buffers
 from kernels.blocksparse.common.list_reader import BlockList, Operand, read, sequence, tile_iterator_of
 from kernels.blocksparse.common.mask_words import Mask
 from kernels.blocksparse.common.tile_loads import TileCopy
-from kernels.blocksparse.forward.blackwell import loads, mainloop
+from kernels.blocksparse.common.tma_loads import BulkOperand, TileLoads
+from kernels.blocksparse.forward import loads
+from kernels.blocksparse.forward.blackwell import mainloop
 from kernels.blocksparse.forward.blackwell.tuning import OTHERS, SOFTMAX_WARPS, blackwell_tuning
-from kernels.blocksparse.forward.hopper import pipeline
-from kernels.blocksparse.forward.hopper.pipeline import Buffers
 from kernels.blocksparse.forward.kernel import Forward, place_of
 from kernels.blocksparse.forward.mainloop import Work
 from kernels.blocksparse.spec.variant import NO_INJECTION, OF_TCGEN05, Injection, Variant
@@ -47,20 +49,21 @@ class BlackwellForward(Forward):
         self.wait_scored = injection.pick("wait_scored", mainloop.wait_scored)
         self.wait_added = injection.pick("wait_added", mainloop.wait_added)
         self.release_keys = injection.pick("release_keys", mainloop.release_keys)
-        self.wait_filled = injection.pick("wait_filled", pipeline.wait_full)
-        self.wait_empty = injection.pick("wait_empty", loads.wait_empty)
-        self.whole = injection.pick("whole", loads.whole)
-        self.expected_bytes = injection.pick("expected_bytes", loads.expected_bytes)
+        self.wait_filled = injection.pick("wait_filled", mbarriers.wait_full)
+        self.wait_empty = injection.pick("wait_empty", mbarriers.wait_empty)
+        self.whole = injection.pick("whole", tma_loads.whole)
+        self.expected_bytes = injection.pick("expected_bytes", tma_loads.expected_bytes)
         self.free_columns = injection.pick("free_columns", free_columns)
 
-    def operand(self, arguments, name: str) -> Operand | loads.BulkOperand:
+    def operand(self, arguments, name: str) -> Operand | BulkOperand:
         """See Forward; what is loaded by TMA with its tensor map."""
         a, variant = arguments, self.variant
         found = operand(a, name)
         if not self.tuning.tma or name == "o":
             return found
         rows, heads = (variant.tile_m, a.heads_q) if name == "q" else (self.tuning.step, a.heads_kv)
-        return loads.bulk_operand(found, (rows, variant.dim_padded), heads, a.batch, a.dim)
+        shared = tcgen05.tile_layout(self.dtype, rows, variant.dim_padded, 1)
+        return tma_loads.bulk_operand(found, shared, heads, a.batch, a.dim)
 
     def shared_memory(self) -> tuple[cute.Pointer, ...]:
         """Q, later O; the stages of K; the stages of V; the barriers; the address of the columns."""
@@ -77,9 +80,9 @@ class BlackwellForward(Forward):
     @cute.kernel
     def kernel(
         self,
-        q: Operand | loads.BulkOperand,
-        k: Operand | loads.BulkOperand,
-        v: Operand | loads.BulkOperand,
+        q: Operand | BulkOperand,
+        k: Operand | BulkOperand,
+        v: Operand | BulkOperand,
         o: Operand,
         lse: cute.Pointer,
         lse_strides: tuple[Int64, Int64],
@@ -147,7 +150,7 @@ class BlackwellForward(Forward):
                     index, lane = warp_index - SOFTMAX_WARPS, thread % 32
                     if cutlass.const_expr(tuning.tma):
                         places = (batch, head, Int32(q_row)), (batch, head_kv, seq_k.begin)
-                        self.load_bulk(common, index, lane, (q, k, v), places)
+                        self.load_bulk(common, index, (q, k, v), places)
                     else:
                         rows_k = (k.at(batch, k_row, head_kv), k.stride_row)
                         rows_v = (v.at(batch, k_row, head_kv), v.stride_row)
@@ -173,7 +176,7 @@ class BlackwellForward(Forward):
         """Barriers and columns of tensor memory, for all warps."""
         tuning = self.tuning
         if thread == 0:
-            pipeline.initialise(common.buffers_k.full, 2, tuning.stages, 1)
+            mbarriers.initialise(common.buffers_k.full, 2, tuning.stages, 1)
             for i in cutlass.range_constexpr(tuning.buffers):
                 cute.arch.mbarrier_init(common.scored + i, 1)
                 cute.arch.mbarrier_init(common.ready + i, SOFTMAX_WARPS)
@@ -197,34 +200,25 @@ class BlackwellForward(Forward):
             }
         )
         if index % 2 == 0:
-            pipeline.fill(w, w.buffers_k, rows_k, w.sK, None, index // 2, Int32(0))
+            loads.fill(w, w.buffers_k, rows_k, w.sK, None, index // 2, Int32(0))
         else:
-            pipeline.fill(w, w.buffers_v, rows_v, w.sV, None, index // 2, Int32(0))
+            loads.fill(w, w.buffers_v, rows_v, w.sV, None, index // 2, Int32(0))
 
     @cute.jit
-    def load_bulk(self, common: Work, index, lane, operands, places) -> None:
+    def load_bulk(self, common: Work, index, operands, places) -> None:
         """A warp that loads by TMA: the first one Q, which nothing reads where there are no keys, and K, the other
         one V. operands: q, k, v; places: (batch, head, first row) of the tile of Q, and of K and V."""
-        copy = TileCopy(self.dtype, 32, self.variant.dim_padded, lane, common.dim)
         functions = {name: getattr(self, name) for name in ("whole", "expected_bytes", "fence_shared")}
-        q, k, v = operands
+        functions["offset"], dim, (q, k, v) = self.key_offset, common.dim, operands
         if index == 0:
             if common.tile_iterator.entries > 0:
-                tiles = loads.TileLoads(q, places[0], common.sQ, copy, functions)
-                loads.load(tiles, Int32(0), (*first_row(q, places[0]), common.rows_left), Int32(0), common.loaded_q)
-            loads.fill(
-                common,
-                common.buffers_k,
-                first_row(k, places[1]),
-                loads.TileLoads(k, places[1], common.sK, copy, functions),
-            )
+                tiles = TileLoads(q, places[0], common.sQ, dim, functions)
+                tma_loads.load(tiles, Int32(0), common.rows_left, Int32(0), common.loaded_q)
+            tiles = TileLoads(k, places[1], common.sK, dim, functions)
+            loads.fill_all(common, common.buffers_k, tiles, None, Int32(0))
         else:
-            loads.fill(
-                common,
-                common.buffers_v,
-                first_row(v, places[1]),
-                loads.TileLoads(v, places[1], common.sV, copy, functions),
-            )
+            tiles = TileLoads(v, places[1], common.sV, dim, functions)
+            loads.fill_all(common, common.buffers_v, tiles, None, Int32(0))
 
     @cute.jit
     def products(self, common: Work, columns: cute.Pointer) -> None:
@@ -324,12 +318,6 @@ class BlackwellForward(Forward):
     def meet(self) -> None:
         """The softmax threads wait for each other."""
         cute.arch.barrier(barrier_id=MEETING, number_of_threads=SOFTMAX_THREADS)
-
-
-def first_row(operand: loads.BulkOperand, place):
-    """(address, stride of rows) of the row at (batch, head, row)."""
-    batch, head, row = place
-    return operand.rows.at(batch, Int64(row), head), operand.rows.stride_row
 
 
 @cute.jit

@@ -28,7 +28,7 @@ class BlackwellTuning:
     stages    tiles of K and of V in shared memory, 1 or 2
     buffers   tiles of scores in tensor memory, 1 or 2: with two the next ones are computed during a softmax
     ctas      of an SM, 1 or 2: NOTE [two CTAs]
-    tma       1: Q, K and V are loaded by TMA, NOTE [whole tiles] of loads.py; 0: by cp.async
+    tma       1: Q, K and V are loaded by TMA, NOTE [whole tiles] of tma_loads.py; 0: by cp.async
     """
 
     step: int

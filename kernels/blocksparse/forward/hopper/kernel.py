@@ -3,7 +3,7 @@
 """The forward kernel for sm_90a: one warpgroup loads, one for each 64 query rows of the tile multiplies.
 
 Signature, order of tiles and epilogue's numbers are Forward's; NOTE [tiles] of tile_scheduler.py says which tiles a
-CTA takes, NOTE [buffers] of pipeline.py how loads and products meet, NOTE [asynchronous wgmma] of wgmma.py what
+CTA takes, NOTE [buffers] of forward/loads.py how loads and products meet, NOTE [asynchronous wgmma] of wgmma.py what
 may be touched when.
 """
 
@@ -12,16 +12,19 @@ from cutlass import Boolean, Float32, Int32, Int64, cute
 from cutlass.cute.nvgpu import warp
 from cutlass.memory import SmemAllocator
 
-from kernels.blocksparse.common import layouts
+from kernels.blocksparse.common import buffers, layouts, tma_loads
+from kernels.blocksparse.common.arguments import operand
+from kernels.blocksparse.common.buffers import Buffers
 from kernels.blocksparse.common.list_reader import BlockList, Operand, read
 from kernels.blocksparse.common.mask_words import Mask
 from kernels.blocksparse.common.tile_loads import TileCopy
-from kernels.blocksparse.forward.hopper import pipeline, tile_scheduler
+from kernels.blocksparse.common.tma_loads import BulkOperand, TileLoads
+from kernels.blocksparse.forward import loads
+from kernels.blocksparse.forward.hopper import tile_scheduler
 from kernels.blocksparse.forward.hopper import wgmma as products
 from kernels.blocksparse.forward.hopper.mainloop import multiply_steps
-from kernels.blocksparse.forward.hopper.pipeline import Buffers
 from kernels.blocksparse.forward.hopper.tile_scheduler import Tile
-from kernels.blocksparse.forward.hopper.tuning import LOADING, ROWS, WARPGROUP, hopper_tuning
+from kernels.blocksparse.forward.hopper.tuning import ROWS, WARPGROUP, hopper_tuning
 from kernels.blocksparse.forward.kernel import Forward
 from kernels.blocksparse.forward.mainloop import Work
 
@@ -31,6 +34,16 @@ class HopperForward(Forward):
 
     PERSISTENT = True
     tune = staticmethod(hopper_tuning)
+
+    def operand(self, arguments, name: str) -> Operand | BulkOperand:
+        """See Forward; what is loaded by TMA with its tensor map."""
+        a, variant = arguments, self.variant
+        found = operand(a, name)
+        if not self.tuning.tma or name == "o":
+            return found
+        rows, heads = (ROWS, a.heads_q) if name == "q" else (self.tuning.step, a.heads_kv)
+        shared = products.tile_layout(self.dtype, rows, variant.dim_padded, 1)
+        return tma_loads.bulk_operand(found, shared, heads, a.batch, a.dim)
 
     def shared_memory(self) -> tuple[cute.Pointer, ...]:
         """The tiles of Q, later O; the stages of K; the stages of V; the barriers; places of K; announced tiles."""
@@ -51,9 +64,9 @@ class HopperForward(Forward):
     @cute.kernel
     def kernel(
         self,
-        q: Operand,
-        k: Operand,
-        v: Operand,
+        q: Operand | BulkOperand,
+        k: Operand | BulkOperand,
+        v: Operand | BulkOperand,
         o: Operand,
         lse: cute.Pointer,
         lse_strides: tuple[Int64, Int64],
@@ -75,9 +88,9 @@ class HopperForward(Forward):
         sQ, sK, sV, barriers, places, ints, longs = self.shared_memory()
         of_q, of_tiles = barriers + 4 * stages, barriers + 4 * stages + 2 * tuning.tiles * groups
         if thread == 0:
-            pipeline.initialise(barriers, 2, stages, groups * 4)
-            pipeline.initialise(of_q, groups, tuning.tiles, 4)
-            pipeline.initialise(of_tiles, 1, tile_scheduler.TILE_STAGES, 4 + groups * 4)
+            buffers.initialise(barriers, 2, stages, groups * 4)
+            buffers.initialise(of_q, groups, tuning.tiles, 4)
+            buffers.initialise(of_tiles, 1, tile_scheduler.TILE_STAGES, 4 + groups * 4)
             cute.arch.mbarrier_init_fence()
         cute.arch.sync_threads()
         common = Work(
@@ -96,8 +109,9 @@ class HopperForward(Forward):
         )
         if warp_index < 4:
             if cutlass.const_expr(tuning.registers):
-                cute.arch.setmaxregister_decrease(LOADING)
-            self.load_tiles(common, warp_index, thread, (q, k, v), (shape, order, lists, queries, keys), persistent)
+                cute.arch.setmaxregister_decrease(tuning.loading)
+            load = self.load_by_tma if tuning.tma else self.load_tiles
+            load(common, warp_index, thread, (q, k, v), (shape, order, lists, queries, keys), persistent)
         else:
             if cutlass.const_expr(tuning.registers):
                 cute.arch.setmaxregister_increase(tuning.registers)
@@ -147,7 +161,7 @@ class HopperForward(Forward):
         head_kv = self.kv_head_of(tile.head, common.shape[1], common.shape[2])
         if warp_index % 2 == 0:
             first = k.at(tile.batch, Int64(tile.keys.begin), head_kv)
-            pipeline.fill(w, common.buffers_k, (first, k.stride_row), common.sK, common.sPlace, stage, before)
+            loads.fill(w, common.buffers_k, (first, k.stride_row), common.sK, common.sPlace, stage, before)
         else:
             for group in cutlass.range_constexpr(tuning.warpgroups(variant)):
                 if stage == group % tuning.stages:
@@ -155,9 +169,92 @@ class HopperForward(Forward):
                     first = q.at(tile.batch, Int64(tile.queries.begin) + row, tile.head)
                     own = cute.local_tile(common.sQ, (ROWS, variant.dim_padded, 1), (group, 0, count % tuning.tiles))
                     rows = (first, q.stride_row, tile.queries.length - row)
-                    pipeline.fill_one(w.copy, self.buffers_q(common, group), count, rows, own[None, None, 0])
+                    loads.fill_one(w.copy, self.buffers_q(common, group), count, rows, own[None, None, 0])
             first = v.at(tile.batch, Int64(tile.keys.begin), head_kv)
-            pipeline.fill(w, common.buffers_v, (first, v.stride_row), common.sV, None, stage, before)
+            loads.fill(w, common.buffers_v, (first, v.stride_row), common.sV, None, stage, before)
+
+    @cute.jit
+    def load_by_tma(self, common: Work, warp_index, thread, operands, problem, persistent) -> None:
+        """The loading warps by TMA: one each for K, V and Q, and one whose last lane announces tiles."""
+        roles = ("k", "v", "q", "announce")
+        for i in cutlass.range_constexpr(len(roles)):
+            if warp_index == i:
+                self.play(roles[i], common, thread == WARPGROUP - 1, operands, problem, persistent)
+
+    @cute.jit
+    def play(self, role: cutlass.Constexpr, common: Work, announces, operands, problem, persistent) -> None:
+        """One loading warp, for all tiles."""
+        count, before, more = Int32(0), Int32(0), Boolean(True)
+        tile_m = self.variant.tile_m
+        if cutlass.const_expr(role == "announce"):
+            if announces:
+                number = cute.arch.block_idx()[0]
+                tile_scheduler.announce(common.tile_pipeline, count, number, tile_m, problem, persistent)
+            # the other lanes wait for the announcement only after it, here and below
+            cute.arch.sync_warp()
+        while more:
+            tile = tile_scheduler.take(common.tile_pipeline, count, common.lists)
+            more = tile.batch >= 0
+            if more:
+                if cutlass.const_expr(role == "announce"):
+                    if announces:
+                        total = common.shape[0] * common.shape[1] * common.shape[3]
+                        number = tile_scheduler.next_number(persistent[0], persistent[1], total)
+                        tile_scheduler.announce(common.tile_pipeline, count + 1, number, tile_m, problem, persistent)
+                    cute.arch.sync_warp()
+                elif cutlass.const_expr(role == "q"):
+                    self.load_queries(common, operands[0], tile, count)
+                else:
+                    self.load_keys(common, role, operands, tile, before)
+                before += tile.tile_iterator.entries * (self.variant.tile_n // self.tuning.step)
+            count += 1
+
+    @cute.jit
+    def load_keys(self, common: Work, role: cutlass.Constexpr, operands, tile: Tile, before) -> None:
+        """K or V of a tile by TMA, by one warp. before: steps of earlier tiles."""
+        w = Work(
+            variant=self.variant,
+            tuning=self.tuning,
+            keys_left=self.keys_left,
+            wait_empty=buffers.wait_empty,
+            mask=common.mask,
+            length_k=tile.keys.length,
+            tile_iterator=tile.tile_iterator,
+        )
+        place = tile.batch, self.kv_head_of(tile.head, common.shape[1], common.shape[2]), tile.keys.begin
+        if cutlass.const_expr(role == "k"):
+            tiles = TileLoads(operands[1], place, common.sK, common.dim, self.tma_functions())
+            loads.fill_all(w, common.buffers_k, tiles, common.sPlace, before)
+        else:
+            tiles = TileLoads(operands[2], place, common.sV, common.dim, self.tma_functions())
+            loads.fill_all(w, common.buffers_v, tiles, None, before)
+
+    @cute.jit
+    def load_queries(self, common: Work, q: BulkOperand, tile: Tile, count) -> None:
+        """The rows of Q of each warpgroup by TMA, by one warp, for the CTA's `count`-th tile."""
+        dim_padded, tiles = self.variant.dim_padded, self.tuning.tiles
+        for group in cutlass.range_constexpr(self.tuning.warpgroups(self.variant)):
+            row = tile.m_block * self.variant.tile_m + group * ROWS
+            place = tile.batch, tile.head, tile.queries.begin + row
+            own = cute.local_tile(common.sQ, (ROWS, dim_padded, tiles), (group, 0, 0))
+            of_group, stage = self.buffers_q(common, group), count % tiles
+            buffers.wait_empty(of_group, count)
+            tma_loads.load(
+                TileLoads(q, place, own, common.dim, self.tma_functions()),
+                Int32(0),
+                tile.queries.length - row,
+                stage,
+                of_group.full + stage,
+            )
+
+    def tma_functions(self) -> dict:
+        """Those of TileLoads."""
+        return {
+            "whole": tma_loads.whole,
+            "expected_bytes": tma_loads.expected_bytes,
+            "fence_shared": cute.arch.fence_view_async_shared,
+            "offset": self.key_offset,
+        }
 
     def buffers_q(self, common: Work, group: Int32) -> Buffers:
         """Those of the rows of Q that a warpgroup multiplies."""
@@ -167,6 +264,10 @@ class HopperForward(Forward):
     def multiply_tiles(self, common: Work, thread, o: Operand, lse, factors) -> None:
         """The multiplying warpgroups. thread: of those that multiply; lse: (address, strides)."""
         count, before, more = Int32(0), Int32(0), Boolean(True)
+        groups = self.tuning.warpgroups(self.variant)
+        if cutlass.const_expr(self.tuning.turns):  # noqa: SIM102  (decided when the kernel is built)
+            if thread // WARPGROUP == groups - 1:
+                cute.arch.barrier_arrive(barrier_id=self.turn_of(0), number_of_threads=2 * WARPGROUP)
         while more:
             tile = tile_scheduler.take(common.tile_pipeline, count, common.lists)
             more = tile.batch >= 0
@@ -208,7 +309,7 @@ class HopperForward(Forward):
         row_sum.fill(0.0)
         corrections.fill(1.0)
         buffers_q = self.buffers_q(common, group)
-        pipeline.wait_full(buffers_q, count)
+        buffers.wait_full(buffers_q, count)
         multiply_steps(
             Work(
                 variant=variant,
@@ -233,6 +334,8 @@ class HopperForward(Forward):
                 fragment_k=slice_s.make_fragment_B(slice_s.partition_B(common.sK)),
                 fragment_v=slice_o.make_fragment_B(slice_o.partition_B(products.transposed(common.sV))),
                 sPlace=common.sPlace,
+                turn=self.turn_of(group),
+                next_turn=self.turn_of((group + 1) % self.tuning.warpgroups(variant)),
                 buffers_k=common.buffers_k,
                 buffers_v=common.buffers_v,
                 acc_s=products.accumulator(mma_s, (tile_m, step)),
@@ -257,7 +360,10 @@ class HopperForward(Forward):
         cute.copy(to_shared, thread_copy.retile(products.as_accumulator(values)), thread_copy.partition_D(sQ))
         self.meet(group)
         copy.store(own, self.own_rows(o, group), o[1], rows_left - group * ROWS)
-        pipeline.release(buffers_q, count)
+        if cutlass.const_expr(self.tuning.tma):
+            # what threads wrote and read there comes before the next tile's Q, which comes by another path
+            cute.arch.fence_view_async_shared()
+        buffers.release(buffers_q, count)
 
     def own_rows(self, operand, group: Int32) -> cute.Pointer:
         """Address of a warpgroup's first row."""
@@ -266,3 +372,7 @@ class HopperForward(Forward):
     def meet(self, group: Int32) -> None:
         """The warpgroup's threads wait for each other."""
         cute.arch.barrier(barrier_id=1 + group, number_of_threads=WARPGROUP)
+
+    def turn_of(self, group: Int32) -> Int32:
+        """The named barrier at which a warpgroup waits for its turn."""
+        return 1 + self.tuning.warpgroups(self.variant) + group

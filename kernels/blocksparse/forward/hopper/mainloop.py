@@ -12,8 +12,9 @@ import cutlass
 from cutlass import BFloat16, Boolean, Float32, Int32, Uint32, cute
 from cutlass.cute.nvgpu import warpgroup
 
-from kernels.blocksparse.common import layouts, mask_words, mma
-from kernels.blocksparse.forward.hopper import pipeline, wgmma
+from kernels.blocksparse.common import buffers, layouts, mask_words, mma
+from kernels.blocksparse.forward.hopper import wgmma
+from kernels.blocksparse.forward.hopper.tuning import WARPGROUP
 from kernels.blocksparse.forward.mainloop import LAG, exponentiate, load_words, mask_scores
 
 
@@ -26,39 +27,67 @@ def multiply_steps(w) -> None:
     n_steps = w.tile_iterator.entries * steps_per_block
     rounded = cute.make_rmem_tensor_like(w.acc_s, w.dtype)
     if n_steps > 0:
-        pipeline.wait_full(w.buffers_k, w.before)
+        buffers.wait_full(w.buffers_k, w.before)
         key, slot = place_of_step(w, Int32(0))
+        await_turn(w)
         issue_scores(w, Int32(0))
+        pass_turn(w)
         load_words(w, Int32(0), slot, key, Int32(0))
         warpgroup.wait_group(0)
-        pipeline.release(w.buffers_k, w.before)
+        buffers.release(w.buffers_k, w.before)
         mask_scores(w, w.acc_s, Int32(0), key)
         advance(w)
         exponentiate(w, w.acc_s)
+        if cutlass.const_expr(w.tuning.late):
+            await_keys(w, Int32(1), n_steps)
         round_into(rounded, w.acc_s)
 
         for s in cutlass.range(1, n_steps):
-            pipeline.wait_full(w.buffers_k, w.before + s)
+            if cutlass.const_expr(not w.tuning.late):
+                buffers.wait_full(w.buffers_k, w.before + s)
             key, slot = place_of_step(w, s)
+            await_turn(w)
             issue_scores(w, s)
-            pipeline.wait_full(w.buffers_v, w.before + s - 1)
+            buffers.wait_full(w.buffers_v, w.before + s - 1)
             issue_values(w, rounded, s - 1)
+            pass_turn(w)
             load_words(w, s // steps_per_block, slot, key, s % steps_per_block * step)
             warpgroup.wait_group(1)
-            pipeline.release(w.buffers_k, w.before + s)
+            buffers.release(w.buffers_k, w.before + s)
             mask_scores(w, w.acc_s, s // steps_per_block, key)
             moved = advance(w)
             exponentiate(w, w.acc_s)
+            if cutlass.const_expr(w.tuning.late):
+                await_keys(w, s + 1, n_steps)
             warpgroup.wait_group(0)
-            pipeline.release(w.buffers_v, w.before + s - 1)
+            buffers.release(w.buffers_v, w.before + s - 1)
             round_into(rounded, w.acc_s)
             rescale_output(w, moved)
 
-        pipeline.wait_full(w.buffers_v, w.before + n_steps - 1)
+        buffers.wait_full(w.buffers_v, w.before + n_steps - 1)
         warpgroup.fence()
         issue_values(w, rounded, n_steps - 1)
         warpgroup.wait_group(0)
-        pipeline.release(w.buffers_v, w.before + n_steps - 1)
+        buffers.release(w.buffers_v, w.before + n_steps - 1)
+
+
+@cute.jit
+def await_keys(w, s: Int32, n_steps: Int32) -> None:
+    """Waits for K of a step, if there is one. The wait is a branch that the assembler moves no exponentials across."""
+    if s < n_steps:
+        buffers.wait_full(w.buffers_k, w.before + s)
+
+
+def await_turn(w) -> None:
+    """Waits until the warpgroup before has issued its products. NOTE [turns]"""
+    if w.tuning.turns:
+        cute.arch.barrier(barrier_id=w.turn, number_of_threads=2 * WARPGROUP)
+
+
+def pass_turn(w) -> None:
+    """Lets the next warpgroup issue products. NOTE [turns]"""
+    if w.tuning.turns:
+        cute.arch.barrier_arrive(barrier_id=w.next_turn, number_of_threads=2 * WARPGROUP)
 
 
 def place_of_step(w, s: Int32) -> tuple[Int32, Int32]:

@@ -16,10 +16,10 @@ from typing import NamedTuple
 import cutlass
 from cutlass import Int32, Int64, cute
 
+from kernels.blocksparse.common import buffers
+from kernels.blocksparse.common.buffers import Buffers
 from kernels.blocksparse.common.list_reader import BlockList, Sequence, TileIterator, read, sequence
 from kernels.blocksparse.common.tile_counter import take_tile_number
-from kernels.blocksparse.forward.hopper import pipeline
-from kernels.blocksparse.forward.hopper.pipeline import Buffers
 from kernels.blocksparse.forward.kernel import place_of
 
 TILE_STAGES = 2  # of announced tiles
@@ -76,8 +76,7 @@ def announce(
             batch, head, m_block = place_of(number, shape, order)
             length = read(queries[1], batch)
     slot, ints, longs = count % TILE_STAGES, tile_pipeline.ints, tile_pipeline.longs
-    # a barrier that has not ended a phase says that the one before the first has ended
-    cute.arch.mbarrier_wait(tile_pipeline.barriers.empty + slot, (count // TILE_STAGES + 1) % 2)
+    buffers.wait_empty(tile_pipeline.barriers, count)
     seq_q, seq_k = Sequence(Int32(0), Int32(0)), Sequence(Int32(0), Int32(0))
     n_partial, n_full, first, first_full = Int32(0), Int32(0), Int64(0), Int64(0)
     if batch >= 0:
@@ -103,11 +102,11 @@ def next_number(resident: Int32, tile_counter: cute.Pointer, tiles: Int32) -> In
 @cute.jit
 def take(tile_pipeline: TilePipeline, count: Int32, lists: tuple[BlockList, BlockList]) -> Tile:
     """A warp: the CTA's `count`-th tile, as soon as it has been announced."""
-    pipeline.wait_full(tile_pipeline.barriers, count)
+    buffers.wait_full(tile_pipeline.barriers, count)
     slot = count % TILE_STAGES
     ints = [cute.arch.make_warp_uniform(tile_pipeline.ints[i, slot]) for i in range(INTS)]
     first, first_full = Int64(tile_pipeline.longs[0, slot]), Int64(tile_pipeline.longs[1, slot])
-    pipeline.release(tile_pipeline.barriers, count)
+    buffers.release(tile_pipeline.barriers, count)
     batch, head, m_block, *sequences, n_partial, entries = ints
     tile_iterator = TileIterator(lists[0].index + first, lists[1].index + first_full, first, n_partial, entries)
     return Tile(batch, head, m_block, Sequence(*sequences[:2]), Sequence(*sequences[2:]), tile_iterator)

@@ -13,19 +13,24 @@ ROWS = 64  # of a tile that one warpgroup multiplies
 MOST = 248  # registers of a thread; 255, but in steps of 8
 SHARED = 232448  # bytes of shared memory that a CTA of sm_90 can have
 REGISTERS = 65536  # of a multiprocessor
-LOADING = 56  # registers of a thread that loads, where those that multiply take more than their share
+# registers of a thread that loads, where those that multiply take more than their share: by cp.async, by TMA
+LOADING = (56, 24)
 BARRIERS = 512  # bytes set aside for the barriers of the buffers and the announced tiles
 
 
 @dataclass(frozen=True)
 class HopperTuning:
-    """Resources of an SM that the kernel uses; NOTE [buffers] of hopper/pipeline.py.
+    """Resources of an SM that the kernel uses; NOTE [buffers] of forward/loads.py.
 
     step        keys at a time, a divisor of tile_n
-    stages      tiles of K and of V in shared memory, 1 or 2: as many pairs of loading warps
+    stages      tiles of K and of V in shared memory, 1 or 2: as many pairs of loading warps; by TMA up to 4
     tiles       of Q in shared memory, 1 or 2: with two the next one's is loaded while this one's is multiplied
     ctas        of an SM for which registers are limited
-    registers   of a thread that multiplies; 0: all threads keep those of the launch, else loading ones keep LOADING
+    registers   of a thread that multiplies; 0: all threads keep those of the launch, else loading ones keep `loading`
+    loading     registers of a thread that loads
+    tma         1: Q, K and V are loaded by TMA, NOTE [whole tiles] of tma_loads.py; 0: by cp.async
+    turns       1: warpgroups issue their products one after the other, NOTE [turns] of hopper/mainloop.py
+    late        1: a step's product with V is waited for after its exponentials; 0: where the assembler puts the wait
     """
 
     step: int
@@ -33,6 +38,10 @@ class HopperTuning:
     tiles: int
     ctas: int = 1
     registers: int = 0
+    loading: int = 0
+    tma: int = 0
+    turns: int = 0
+    late: int = 0
 
     def warpgroups(self, variant: Variant) -> int:
         """Those that multiply; one more loads."""
@@ -61,15 +70,20 @@ def hopper_tuning(variant: Variant) -> HopperTuning:
     if unknown := sorted(set(overrides) - set(names)):
         raise ValueError(f"variant.tuning has {unknown}; the Hopper forward kernel knows {names}")
     tuning = HopperTuning(**{**values, **overrides})
+    if not {tuning.tma, tuning.turns, tuning.late} <= {0, 1}:
+        raise ValueError(f"variant.tuning {tuning}: tma, turns and late must be 0 or 1")
     # what a CTA's threads are launched with is all that they can share out: one that asks for more waits forever
+    if "loading" not in overrides:
+        tuning = replace(tuning, loading=LOADING[tuning.tma])
     groups, threads = tuning.warpgroups(variant), tuning.threads(variant)
     launched = min(REGISTERS // (threads * tuning.ctas) // 8 * 8, MOST)
-    most = min(((groups + 1) * launched - LOADING) // groups // 8 * 8, MOST)
+    most = min(((groups + 1) * launched - tuning.loading) // groups // 8 * 8, MOST)
     if "registers" not in overrides and launched < MOST:
         tuning = replace(tuning, registers=most)
-    if tuning.registers % 8 or not 0 <= tuning.registers <= most:
-        raise ValueError(f"variant.tuning {tuning}: registers must be a multiple of 8 up to {most}")
-    if variant.tile_n % tuning.step or tuning.step % 32 or not {tuning.stages, tuning.tiles} <= {1, 2}:
+    if tuning.registers % 8 or tuning.loading % 8 or not tuning.loading >= 24 or not 0 <= tuning.registers <= most:
+        raise ValueError(f"variant.tuning {tuning}: registers must be multiples of 8, from 24 and up to {most}")
+    stages = range(1, 5 if tuning.tma else 3)
+    if variant.tile_n % tuning.step or tuning.step % 32 or tuning.stages not in stages or tuning.tiles not in (1, 2):
         raise ValueError(f"variant.tuning {tuning} does not fit tiles {variant.tile_m} × {variant.tile_n}")
     if (size := tuning.ctas * tuning.shared_bytes(variant)) > SHARED:
         raise ValueError(f"variant.tuning {tuning}: {size} bytes of shared memory; there are {SHARED}")

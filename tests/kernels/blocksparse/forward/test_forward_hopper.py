@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,7 +17,10 @@ from kernels.blocksparse.compile.build import build
 from kernels.blocksparse.forward import kernel as forward
 from kernels.blocksparse.forward import mainloop
 from kernels.blocksparse.forward.kernel import Forward
+from kernels.blocksparse.launch.forward import for_operands
 from kernels.blocksparse.spec.variant import MASKS, NO_INJECTION, Injection, Variant, build_name, forward_products
+
+BY_TMA = {"late": 1, "tma": 1, "turns": 1}
 
 
 def variant(dim=64, tile_m=128, tile_n=128, mask="none", **options):
@@ -24,12 +28,15 @@ def variant(dim=64, tile_m=128, tile_n=128, mask="none", **options):
 
 
 @pytest.mark.parametrize("dim", [32, 96, 128])
-def test_products_are_of_warpgroups_and_loads_portable(dim):
-    ptx = ptx_of(variant(dim, tile_n=64), "sm_90a")
+@pytest.mark.parametrize("tma", [0, 1])
+def test_products_are_of_warpgroups_and_loads_by_tma_or_portable(dim, tma):
+    ptx = ptx_of(variant(dim, tile_n=64).with_tuning(tma=tma), "sm_90a")
     assert f"wgmma.mma_async.sync.aligned.m64n{dim}k16.f32.bf16.bf16" in ptx
     for form in ("cp.async.cg.shared.global", "mbarrier.try_wait.parity", "fence.proxy.async"):
         assert form in ptx
-    for form in ("mma.sync", "ldmatrix", "cp.async.bulk"):
+    for form in ("cp.async.bulk.tensor.4d", "mbarrier.arrive.expect_tx"):
+        assert (form in ptx) == bool(tma)
+    for form in ("mma.sync", "ldmatrix"):
         assert form not in ptx
 
 
@@ -40,14 +47,16 @@ def test_arrays_of_a_thread_stay_in_registers(mask):
 
 @pytest.mark.skipif(shutil.which("ptxas") is None, reason="needs ptxas")
 @pytest.mark.parametrize("dim", daily([64, 128, 256], [128]))
-def test_nothing_is_spilled(dim, tmp_path):
+@pytest.mark.parametrize("tuning", [{}, BY_TMA])
+def test_nothing_is_spilled(dim, tuning, tmp_path):
     path = tmp_path / "kernel.ptx"
-    path.write_text(ptx_of(variant(dim, tile_n=64, mask="bits"), "sm_90a"))
+    path.write_text(ptx_of(variant(dim, tile_n=64, mask="bits").with_tuning(**tuning), "sm_90a"))
     command = ["ptxas", "-v", "-arch=sm_90a", str(path), "-o", str(tmp_path / "kernel.cubin")]
     said = subprocess.run(command, capture_output=True, text=True, check=False)
     if "Unsupported .version" in said.stderr:
         pytest.skip("this ptxas is too old for the PTX")
     assert re.search(r"\b0 bytes spill stores, 0 bytes spill loads", said.stderr), said.stderr
+    assert "serialized" not in said.stderr, said.stderr
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_100a", "sm_120a"])
@@ -65,7 +74,13 @@ def test_a_variant_says_its_products_and_only_kernels_that_multiply_have_them():
         Variant("forward", "bfloat16", 64, products="simt")
 
 
-@pytest.mark.parametrize("tuning", [{"step": 48}, {"stages": 3}, {"warps": 4}, {"ctas": 3}, {"registers": 248}])
+@pytest.mark.parametrize(
+    "tuning",
+    [
+        *({"step": 48}, {"stages": 3}, {"warps": 4}, {"ctas": 3}, {"registers": 248}, {"tma": 2}, {"turns": -1}),
+        *({"loading": 12}, {"stages": 5, "tma": 1}, {"stages": 3, "tma": 1}),
+    ],
+)
 def test_a_tuning_that_cannot_work_is_refused(tuning):
     with pytest.raises(ValueError, match=r"variant\.tuning"):
         build(variant(128).with_tuning(**tuning), "sm_90a")
@@ -84,6 +99,64 @@ def test_random_problems_are_right(seed):
     p = problem(drawn(seed, products="wgmma"), DEVICE)
     run(p)
     assert max(errors(p)) <= 1, (errors(p), p.case)
+
+
+@pytest.mark.parametrize("seed", range(100, 124 if HOPPER else 108))
+def test_random_problems_by_tma_and_in_turns_are_right(seed):
+    p = problem(drawn(seed, products="wgmma", tile_m=128, tuning=tuple(BY_TMA.items())), DEVICE)
+    run(p, resident=seed % 4 or None)
+    assert max(errors(p)) <= 1, (errors(p), p.case)
+
+
+@pytest.mark.parametrize(
+    ("tma", "turns", "late", "stages", "tiles", "step"),
+    [*covering([0, 1], [0, 1], [0, 1], [1, 2], [1, 2], [32, 64, 128]), (1, 1, 1, 4, 1, 64), (1, 0, 1, 3, 2, 128)],
+)
+def test_every_tuning_computes_the_same(tma, turns, late, stages, tiles, step):
+    tuning = (("late", late), ("stages", stages), ("step", step), ("tiles", tiles), ("tma", tma), ("turns", turns))
+    case = Case((130, 60), (400, 129), heads_q=1, heads_kv=1, mask="tokens", tile_m=128, tile_n=128, spread=3.0)
+    p = problem(replace(case, products="wgmma", tuning=tuning), DEVICE)
+    run(p, resident=2)
+    assert max(errors(p)) <= 1, errors(p)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("packed", [True, False])
+def test_rows_after_a_sequence_may_hold_anything(packed, value):
+    """In a packed layout they are the next sequence's rows. The first sequence's tiles end at 140 and 200 rows."""
+    case = Case((140, 30), (200, 130), 2, 1, packed=packed, tile_m=128, tile_n=128, products="wgmma")
+    p = problem(replace(case, tuning=tuple(BY_TMA.items())), DEVICE)
+    run(p)
+    rows = (slice(0, 140),) if packed else (0, slice(0, 140))
+    clean = p.o[rows].clone()
+    for x, lengths in ((p.q, p.case.lengths_q), (p.k, p.case.lengths_k), (p.v, p.case.lengths_k)):
+        x[(slice(lengths[0], None),) if packed else (0, slice(lengths[0], None))] = value
+    p.o.fill_(torch.nan)
+    run(p)
+    assert torch.equal(p.o[rows], clean)
+
+
+@pytest.mark.parametrize(("layout", "dim"), [((0, 2, 1, 3), 64), ((1, 0, 2, 3), 40), ((2, 1, 0, 3), 128)])
+def test_tensor_maps_of_any_strides(layout, dim):
+    """The dims of q, k and v lie in memory in another order, some of them further apart than they need."""
+    case = Case((140, 128), (128, 300), 2, 1, dim=dim, mask="tokens", tile_m=128, tile_n=128, products="wgmma")
+    p = problem(replace(case, tuning=tuple(BY_TMA.items())), DEVICE)
+    for name in ("q", "k", "v"):
+        x = getattr(p, name)
+        inverse = [layout.index(i) for i in range(4)]
+        moved = torch.nn.functional.pad(x.permute(layout), (0, 8, 0, 1))[..., :-1, : x.shape[-1]].permute(inverse)
+        p = replace(p, **{name: moved})
+    run(p)
+    assert max(errors(p)) <= 1, errors(p)
+
+
+def test_strides_that_a_tensor_map_cannot_have_are_loaded_without_one():
+    of = variant().with_tuning(tma=1)
+    near = torch.empty_strided((2, 10, 1, 64), ((1 << 39) - 8, 64, 64, 1), dtype=torch.bfloat16, device="meta")
+    far = torch.empty_strided((2, 10, 1, 64), (1 << 39, 64, 64, 1), dtype=torch.bfloat16, device="meta")
+    assert for_operands(of, near, near, near) == of
+    for operands in ((far, near, near), (near, far, near), (near, near, far)):
+        assert dict(for_operands(of, *operands).tuning)["tma"] == 0
 
 
 @pytest.mark.parametrize(("seed", "resident"), covering(range(24 if HOPPER else 4), [1, 2, 3], strength=1))
@@ -108,7 +181,8 @@ def test_a_sequence_that_ends_early_leaves_tiles_that_are_skipped():
     assert max(errors(p)) <= 1, errors(p)
 
 
-def test_the_portable_kernels_injection_points_are_there():
+@pytest.mark.parametrize("tuning", [{}, BY_TMA])
+def test_the_portable_kernels_injection_points_are_there(tuning):
     called = set()
 
     def noted(point):
@@ -121,7 +195,7 @@ def test_the_portable_kernels_injection_points_are_there():
         return replacement
 
     injection = Injection("planted", {point: noted(point) for point in Forward.INJECTION_POINTS})
-    build(variant(mask="band", tile_m=64, tile_n=64), "sm_90a", injection)
+    build(variant(mask="band", tile_m=64, tile_n=64).with_tuning(**tuning), "sm_90a", injection)
     assert called == set(Forward.INJECTION_POINTS)
 
 

@@ -13,13 +13,11 @@ they have come; cp.async is waited for and fenced for the products before the ar
 from typing import Any, NamedTuple
 
 import cutlass
-from cutlass import Boolean, Int32, cute
+from cutlass import Boolean, Int32, Int64, cute
 from cutlass.cute.nvgpu import cpasync
 
-from kernels.blocksparse.common import tcgen05
-from kernels.blocksparse.common.list_reader import Operand, listed
+from kernels.blocksparse.common.list_reader import Operand
 from kernels.blocksparse.common.tile_loads import TileCopy
-from kernels.blocksparse.forward.hopper.pipeline import Buffers, rows_from
 
 ROWS = 2**31 - 1
 
@@ -33,11 +31,12 @@ class BulkOperand(NamedTuple):
     coordinates: Any
 
 
-def bulk_operand(x: Operand, tile: tuple[int, int], heads: Int32, batch: Int32, dim: Int32) -> BulkOperand:
-    """Host code: the tensor map of x for tiles (rows, dim_padded). Strides that are 0 have the same rows for all."""
+def bulk_operand(x: Operand, shared: cute.ComposedLayout, heads: Int32, batch: Int32, dim: Int32) -> BulkOperand:
+    """Host code: the tensor map of x for tiles that lie in shared memory as `shared` (rows, dim_padded, 1) does.
+    Strides that are 0 have the same rows for all."""
     strides = [cute.assume(stride, divby=8) for stride in (x.stride_row, x.stride_head, x.stride_batch)]
     layout = cute.make_layout((ROWS, dim, heads, batch), stride=(strides[0], 1, strides[1], strides[2]))
-    shared = tcgen05.tile_layout(x.pointer.dtype, *tile, 1)
+    tile = tuple(cute.size(shared, mode=[i]) for i in range(2))
     atom, coordinates = cpasync.make_tiled_tma_atom(
         cpasync.CopyBulkTensorTileG2SOp(), cute.make_tensor(x.pointer, layout), shared, tile
     )
@@ -49,16 +48,22 @@ class TileLoads:
 
     operand      Q, K or V; place: (batch, head, first row of the sequence in its batch, or of the tile)
     sX           (rows, dim_padded, stages)
-    copy         of the warp's lanes, for tiles with fewer rows
-    whole, expected_bytes, fence_shared   the functions below, or a mutant's
+    dim          the true head dim
+    functions    by name: whole and expected_bytes below, fence_shared, and offset(rows, stride) in elements; or a
+                 mutant's
     """
 
-    def __init__(self, operand: BulkOperand, place, sX: cute.Tensor, copy: TileCopy, functions: dict) -> None:
+    def __init__(self, operand: BulkOperand, place, sX: cute.Tensor, dim: Int32, functions: dict) -> None:
         batch, head, row = place
-        self.atom, self.sX, self.copy, self.functions = operand.atom, sX, copy, functions
+        self.operand, self.place, self.sX, self.dim, self.functions = operand, place, sX, dim, functions
         self.rows, self.dim_padded = cute.size(sX, mode=[0]), cute.size(sX, mode=[1])
         self.bytes = self.rows * self.dim_padded * (sX.element_type.width // 8)
         self.first, self.coordinates = row, operand.coordinates[None, None, head, batch]
+
+    def start(self, row: Int32):
+        """(address, stride of rows) of the tile that begins `row` rows after the first one."""
+        (batch, head, first), rows, offset = self.place, self.operand.rows, self.functions["offset"]
+        return rows.at(batch, Int64(first), head) + offset(row, cute.assume(rows.stride_row, divby=8)), rows.stride_row
 
     def part(self, row: Int32, stage: Int32):
         """(coordinates, shared memory) of the tile that begins `row` rows after the first one."""
@@ -66,68 +71,52 @@ class TileLoads:
             cute.domain_offset((self.first + row, 0), self.coordinates), (self.rows, self.dim_padded), (0, 0)
         )
         tXsX, tXgX = cpasync.tma_partition(
-            self.atom, 0, cute.make_layout(1), cute.group_modes(self.sX, 0, 2), cute.group_modes(gX, 0, 2)
+            self.operand.atom, 0, cute.make_layout(1), cute.group_modes(self.sX, 0, 2), cute.group_modes(gX, 0, 2)
         )
         return tXgX, tXsX[None, stage]
 
 
 @cute.jit
-def load(tiles: TileLoads, row: Int32, rows, stage: Int32, full: cute.Pointer) -> None:
+def load(tiles: TileLoads, row: Int32, left: Int32, stage: Int32, full: cute.Pointer, sPlace=None, place=()) -> None:
     """A whole warp: the tile that begins `row` rows after the first one, into this stage, then an arrival at `full`.
-    rows: (address of the first, stride, how many there are), as `rows_from`."""
+    left: rows of the sequence from there on; place: numbers that are in sPlace before the arrival."""
     is_whole = tiles.functions["whole"]
-    if is_whole(rows[2], tiles.rows):
-        load_whole(tiles, row, stage, full)
+    if is_whole(left, tiles.rows):
+        load_whole(tiles, row, stage, full, sPlace, place)
     else:
-        load_rows(tiles, rows, stage, full)
+        load_rows(tiles, row, left, stage, full, sPlace, place)
 
 
 @cute.jit
-def load_whole(tiles: TileLoads, row: Int32, stage: Int32, full: cute.Pointer) -> None:
+def load_whole(tiles: TileLoads, row: Int32, stage: Int32, full: cute.Pointer, sPlace, place) -> None:
     """By TMA, one thread of the warp."""
     bytes_of = tiles.functions["expected_bytes"]
     with cute.arch.elect_one():
+        write_place(sPlace, place)
         cute.arch.mbarrier_arrive_and_expect_tx(full, bytes_of(tiles.bytes))
     gX, sX = tiles.part(row, stage)
-    cute.copy(tiles.atom, gX, sX, tma_bar_ptr=full)  # elects a thread itself
+    cute.copy(tiles.operand.atom, gX, sX, tma_bar_ptr=full)  # elects a thread itself
 
 
 @cute.jit
-def load_rows(tiles: TileLoads, rows, stage: Int32, full: cute.Pointer) -> None:
+def load_rows(tiles: TileLoads, row: Int32, left: Int32, stage: Int32, full: cute.Pointer, sPlace, place) -> None:
     """By cp.async, all lanes of the warp."""
-    copy, fence_shared = tiles.copy, tiles.functions["fence_shared"]
-    copy.load(rows[0], rows[1], rows[2], tiles.sX[None, None, stage])
+    fence_shared, (pointer, stride) = tiles.functions["fence_shared"], tiles.start(row)
+    copy = TileCopy(tiles.sX.element_type, 32, tiles.dim_padded, cute.arch.lane_idx(), tiles.dim)
+    copy.load_rolled(pointer, stride, left, tiles.sX[None, None, stage])
     cute.arch.cp_async_commit_group()
     cute.arch.cp_async_wait_group(0)
     fence_shared()
     cute.arch.sync_warp()
     if cute.arch.lane_idx() == 0:
+        write_place(sPlace, place)
         cute.arch.mbarrier_arrive(full)
 
 
-@cute.jit
-def fill(w, buffers: Buffers, operand, tiles: TileLoads) -> None:
-    """A loading warp: K or V of all steps. operand: (address of the sequence's first row, stride of rows)."""
-    step, stages = w.tuning.step, w.tuning.stages
-    steps_per_block = w.variant.tile_n // step
-    n_steps = w.tile_iterator.entries * steps_per_block
-    wait_empty, block = w.wait_empty, Int32(0)
-    if n_steps > 0:
-        block = listed(w.tile_iterator, Int32(0))
-    for s in cutlass.range(n_steps):
-        first_key = block * w.variant.tile_n + s % steps_per_block * step
-        if s + 1 < n_steps:
-            block = listed(w.tile_iterator, (s + 1) // steps_per_block)
-        wait_empty(buffers, s)
-        stage = s % stages
-        load(tiles, first_key, rows_from(w, operand, first_key), stage, buffers.full + stage)
-
-
-@cute.jit
-def wait_empty(buffers: Buffers, s: Int32) -> None:
-    """Waits until the products have read what a step's buffer had before."""
-    # a barrier that has not ended a phase says that the one before the first has ended
-    cute.arch.mbarrier_wait(buffers.empty + s % buffers.stages, (s // buffers.stages + 1) % 2)
+def write_place(sPlace, place) -> None:
+    """One thread: numbers that come with a tile."""
+    for i, number in enumerate(place if sPlace is not None else ()):
+        sPlace[i] = number
 
 
 @cute.jit

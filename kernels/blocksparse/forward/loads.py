@@ -17,37 +17,12 @@ fill them before V: of the next tile, as that is when they have nothing else to 
 import cutlass
 from cutlass import Int32, cute
 
+from kernels.blocksparse.common import tma_loads
+from kernels.blocksparse.common.buffers import Buffers, wait_empty
 from kernels.blocksparse.common.list_reader import listed
 from kernels.blocksparse.common.tile_loads import TileCopy
+from kernels.blocksparse.common.tma_loads import TileLoads, write_place
 from kernels.blocksparse.forward.mainloop import slot_of
-
-
-class Buffers:
-    """Barriers of one kind of operand; trace time only. first: of 2 · stages, `full` of each stage and `empty`."""
-
-    def __init__(self, first: cute.Pointer, stages: int) -> None:
-        self.full, self.empty, self.stages = first, first + stages, stages
-
-
-@cute.jit
-def initialise(first: cute.Pointer, count: cutlass.Constexpr, stages: cutlass.Constexpr, consumers: cutlass.Constexpr):
-    """One thread: the barriers of `count` Buffers; it then fences (mbarrier_init_fence), and the CTA synchronises."""
-    for i in cutlass.range_constexpr(count * 2 * stages):
-        cute.arch.mbarrier_init(first + i, consumers if i // stages % 2 else 1)
-
-
-@cute.jit
-def wait_full(buffers: Buffers, step: Int32) -> None:
-    """Waits until the buffer of this step has been filled for it."""
-    cute.arch.mbarrier_wait(buffers.full + step % buffers.stages, step // buffers.stages % 2)
-
-
-@cute.jit
-def release(buffers: Buffers, step: Int32) -> None:
-    """Releases the buffer of this step for this warp, which has read what it needs of it."""
-    cute.arch.sync_warp()
-    if cute.arch.lane_idx() == 0:
-        cute.arch.mbarrier_arrive(buffers.empty + step % buffers.stages)
 
 
 @cute.jit
@@ -91,15 +66,33 @@ def rows_from(w, operand, first_key: Int32):
 def fill_one(copy: TileCopy, buffers: Buffers, step: Int32, rows, sX: cute.Tensor, sPlace=None, place=()) -> None:
     """A loading warp: the buffer of this step, until it is there for the products of other warps. rows: `rows_from`;
     place: two numbers that go into sPlace."""
-    stage, phase = step % buffers.stages, step // buffers.stages
-    # a barrier that has not ended a phase says that the one before the first has ended
-    cute.arch.mbarrier_wait(buffers.empty + stage, (phase + 1) % 2)
+    wait_empty(buffers, step)
     copy.load(rows[0], rows[1], rows[2], sX)
     cute.arch.cp_async_commit_group()
     cute.arch.cp_async_wait_group(0)
     cute.arch.fence_view_async_shared()
     cute.arch.sync_warp()
     if cute.arch.lane_idx() == 0:
-        for i in cutlass.range_constexpr(len(place) if sPlace is not None else 0):
-            sPlace[i] = place[i]
-        cute.arch.mbarrier_arrive(buffers.full + stage)
+        write_place(sPlace, place)
+        cute.arch.mbarrier_arrive(buffers.full + step % buffers.stages)
+
+
+@cute.jit
+def fill_all(w, buffers: Buffers, tiles: TileLoads, sPlace: cute.Tensor, before: Int32) -> None:
+    """A warp that loads by TMA: K or V of all steps of a tile of queries. sPlace, before: as those of `fill`."""
+    step, stages = w.tuning.step, w.tuning.stages
+    steps_per_block = w.variant.tile_n // step
+    n_steps = w.tile_iterator.entries * steps_per_block
+    wait, keys_left, block = w.wait_empty, w.keys_left, Int32(0)
+    if n_steps > 0:
+        block = listed(w.tile_iterator, Int32(0))
+    for s in cutlass.range(n_steps):
+        first_key = block * w.variant.tile_n + s % steps_per_block * step
+        if s + 1 < n_steps:
+            block = listed(w.tile_iterator, (s + 1) // steps_per_block)
+        stage, stage_place, place = (before + s) % stages, None, ()
+        if cutlass.const_expr(sPlace is not None):
+            stage_place, place = sPlace[None, stage], (first_key, slot_of(w, s // steps_per_block))
+        wait(buffers, before + s)
+        left = keys_left(w.length_k, first_key)
+        tma_loads.load(tiles, first_key, left, stage, buffers.full + stage, stage_place, place)

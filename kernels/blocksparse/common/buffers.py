@@ -1,0 +1,46 @@
+# CuTe DSL is traced: shapes and values have no static types
+# mypy: ignore-errors
+"""The mbarriers of buffers in shared memory, which some warps fill and others read.
+
+Step s uses stage s % stages, for the (s // stages)-th time: that is also the number of the phase of `full` that it
+waits for, by parity. Every warp counts steps for itself.
+"""
+
+import cutlass
+from cutlass import Int32, cute
+
+
+class Buffers:
+    """Barriers of one kind of operand; trace time only. first: of 2 · stages, `full` of each stage and `empty`."""
+
+    def __init__(self, first: cute.Pointer, stages: int) -> None:
+        self.full, self.empty, self.stages = first, first + stages, stages
+
+
+@cute.jit
+def initialise(first: cute.Pointer, count: cutlass.Constexpr, stages: cutlass.Constexpr, consumers: cutlass.Constexpr):
+    """One thread: the barriers of `count` Buffers; it then fences (mbarrier_init_fence), and the CTA synchronises.
+    `full` counts one arrival, `empty` those of the `consumers`."""
+    for i in cutlass.range_constexpr(count * 2 * stages):
+        cute.arch.mbarrier_init(first + i, consumers if i // stages % 2 else 1)
+
+
+@cute.jit
+def wait_full(buffers: Buffers, step: Int32) -> None:
+    """Waits until the buffer of this step has been filled for it."""
+    cute.arch.mbarrier_wait(buffers.full + step % buffers.stages, step // buffers.stages % 2)
+
+
+@cute.jit
+def wait_empty(buffers: Buffers, step: Int32) -> None:
+    """Waits until what the buffer of this step had before has been read."""
+    # a barrier that has not ended a phase says that the one before the first has ended
+    cute.arch.mbarrier_wait(buffers.empty + step % buffers.stages, (step // buffers.stages + 1) % 2)
+
+
+@cute.jit
+def release(buffers: Buffers, step: Int32) -> None:
+    """Releases the buffer of this step for this warp, which has read what it needs of it."""
+    cute.arch.sync_warp()
+    if cute.arch.lane_idx() == 0:
+        cute.arch.mbarrier_arrive(buffers.empty + step % buffers.stages)
