@@ -62,18 +62,14 @@ def scattered_group_split(
     Such a tile of queries is read again by many CTAs, at times that have nothing to do with one another: it stays in
     the L2 cache only if all rows of the heads in flight do. So a unit has as many heads as fit there, or one where that
     exceeds the cache up to four times; beyond that no split helps, and the partial sums of dK and dV would be large.
-
-    separate_dq: there are no sums of dQ, which are written again with each read, and no adds. A unit then has as many
-    heads as exceed the cache up to four times, or all where one exceeds it: more units cost more in partial sums than
-    the cache brings (docs/performance/log.md). rows: queries of a sequence.
+    rows: queries of a sequence; separate_dq: there are no sums of dQ, and no adds.
     """
     usual = choose_group_split(batch, heads_q, heads_kv, m_blocks, n_blocks, deterministic and not separate_dq)
     group, sums = heads_q // max(heads_kv, 1), not separate_dq
-    one_head, unit = (L2_BYTES, 4 * L2_BYTES) if separate_dq else (4 * L2_BYTES, L2_BYTES)
-    if not rows or unit_bytes(rows, 1, dim, sums) > one_head:
+    if not rows or unit_bytes(rows, 1, dim, sums) > 4 * L2_BYTES:
         return usual
     splits = [p for p in range(usual, group + 1) if group % p == 0]
-    return next((p for p in splits if unit_bytes(rows, group // p, dim, sums) <= unit), max(group, 1))
+    return next((p for p in splits if unit_bytes(rows, group // p, dim, sums) <= L2_BYTES), max(group, 1))
 
 
 def group_split_under(

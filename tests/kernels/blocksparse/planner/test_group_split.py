@@ -76,14 +76,3 @@ def test_heads_of_scattered_tiles_share_a_unit_while_they_fit_the_l2_cache(deter
 
 def test_scattered_tiles_of_nothing_have_one_unit():
     assert scattered_group_split(1, 4, 2, 0, 64, 0, 0, True) == choose_group_split(1, 4, 2, 0, 0, True)
-
-
-@pytest.mark.parametrize(
-    ("heads", "rows", "split"),
-    [((32, 8), 32768, 1), ((64, 4), 65536, 4), ((64, 4), 131072, 1), ((32, 8), 262144, 1), ((8, 8), 65536, 1)],
-)
-def test_where_dq_is_separate_units_exceed_the_cache_up_to_four_times(heads, rows, split):
-    """A head has 16 MB of Q and dO for each 32,768 queries."""
-    for deterministic in (False, True):
-        sizes = (-(-rows // 128), -(-rows // 64), deterministic)
-        assert scattered_group_split(1, *heads, rows, 128, *sizes, separate_dq=True) == split
