@@ -195,8 +195,6 @@ BLOCKSPARSE = (
     "band_offset_of_the_first_sequence",
     "window_unknown_to_backward",
     "dq_not_scaled",
-    "queries_released_when_scored",
-    "sums_added_before_they_are_there",
     "scale_of_the_first_launch",
     "scores_allocated",
     "length_in_the_key",
