@@ -42,7 +42,13 @@ from kernels.blocksparse.common.layouts import tile_layout
 from kernels.blocksparse.common.list_reader import Operand, read, sequence
 from kernels.blocksparse.common.mask_words import Mask
 from kernels.blocksparse.common.tile_loads import TileCopy
-from kernels.blocksparse.spec.variant import BACKWARD_OF_TCGEN05, NO_INJECTION, Injection, Variant
+from kernels.blocksparse.spec.variant import (
+    BACKWARD_OF_STEPS,
+    BACKWARD_OF_TCGEN05,
+    NO_INJECTION,
+    Injection,
+    Variant,
+)
 
 
 class Gradients(NamedTuple):
@@ -68,7 +74,8 @@ class BackwardKernel:
     tune = staticmethod(choose_tiling)
 
     def __init__(self, variant: Variant, arch: str, injection: Injection = NO_INJECTION) -> None:
-        injection.check((*self.INJECTION_POINTS, *BACKWARD_OF_TCGEN05), "the backward kernel")
+        everywhere = (*self.INJECTION_POINTS, *BACKWARD_OF_TCGEN05, *BACKWARD_OF_STEPS)
+        injection.check(everywhere, "the backward kernel")
         self.variant = variant
         self.dtype = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16}[variant.dtype]
         self.tiling = self.tune(variant, arch)

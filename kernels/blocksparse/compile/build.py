@@ -88,8 +88,12 @@ def _kernel(variant: Variant, arch: str, injection: Injection) -> Any:
 
 def _backward_kernel(variant: Variant, arch: str, injection: Injection) -> Any:
     from kernels.blocksparse.backward import Backward
-    from kernels.blocksparse.backward.tiling import choose_tiling
+    from kernels.blocksparse.backward.tiling import choose_tiling, default_step_groups
 
+    if dict(variant.tuning).get("step_groups", default_step_groups(variant)):
+        from kernels.blocksparse.backward.hopper.dkdv_kernel import KeyGradients
+
+        return KeyGradients(variant, arch, injection)
     if choose_tiling(variant, arch).transposed:
         from kernels.blocksparse.backward.hopper.kernel import TransposedBackward
 

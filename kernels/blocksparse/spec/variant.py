@@ -40,6 +40,8 @@ BACKWARD_OF_TCGEN05 = (
     *("fence_products", "release_queries", "column_of_dq", "releases", "whole", "expected_bytes", "await_keys"),
     *("publish_dq", "dq_buffers_read", "dq_added"),
 )
+# Injection points of the backward kernel that only Hopper's for dK and dV alone has
+BACKWARD_OF_STEPS = ("release_scored_q", "release_q", "release_do", "await_sums")
 ARCHES = ("sm_80", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
 
 

@@ -5,8 +5,9 @@ import pytest
 import torch
 from nsa_cases import DEVICE, Call, check, run, tensors_of
 from nsa_formula import Setting
-from nsa_lists import drawn, operands_of, settings_of
+from nsa_lists import operands_of, settings_of
 
+from fuzz.targets.nsa.list_facts import drawn
 from kernels.blocksparse.launch import backward as launch_backward
 from kernels.nsa import native_sparse_answer, operands, plan
 from kernels.nsa.branches import BRANCHES, Branch
