@@ -2,8 +2,8 @@
 
     python ci/benchmarks/backward_ablation.py [--seconds 60]
 
-Atomic adds, full mask, 8,192 tokens, 2 sequences of 16 heads. exp: no exponentials; bulk: no adds of dQ in memory; hand:
-dQ stays in registers; load: Q and dO are loaded for four steps only; share: dS is not written to shared memory.
+Atomic adds, full mask, 8,192 tokens, 2 sequences of 16 heads. exp: no exponentials; bulk: no adds of dQ in memory;
+hand: dQ stays in registers; load: Q and dO are loaded for four steps only; share: dS is not written to shared memory.
 """
 
 from __future__ import annotations

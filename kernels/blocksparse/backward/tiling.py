@@ -160,7 +160,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
             f"variant.products is 'wgmma': the backward kernel needs sm_90a, dim 64 or 128 and tile_n 128, or dim 128 "
             f"and tile_n 64 for it, got {arch}, {dim} and {tile_n}"
         )
-    if overrides.get("transposed", 0):
+    if overrides.get("transposed", int(wgmma and tile_n == 128)):
         return _transposed(variant, overrides)
     if overrides.get("step_groups", default_step_groups(variant)):
         return _by_steps(variant, overrides)
@@ -212,7 +212,7 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
     warpgroup has half of the keys in S, dP, dK and dV, and in dQ half of the queries or of the columns."""
     tile_m, tile_n, dim = variant.tile_m, variant.tile_n, variant.dim_padded
     step_m = overrides.get("step_m", 128) if dim == 64 and tile_m == 128 else 64
-    order = overrides.get("transposed")
+    order = overrides.get("transposed", 1)
     late, alone, split = order in (2, 4), order == 4, order == 3
     stages_q = overrides.get("stages_q", 2 + late)
     chosen = {"transposed": order, "step_m": step_m, "stages": 2, "stages_ds": 2, "stages_q": stages_q}
