@@ -55,7 +55,7 @@ class Tiling:
     stages_p  buffers for P: by wgmma, where warpgroups read each other's keys of P, 2 save a barrier per step
     wgmma        two warpgroups multiply (wgmma.py); else warps, by mma.sync
     wait_warp    a warp of a third warpgroup acquires the semaphores of ordered adds: NOTE [semaphore-wait warp] of
-                 hopper/semaphore_warps.py
+                 warpgroups/semaphore_warps.py
     release_warp another one releases blocks as soon as they are added: NOTE [semaphore-release warp]; it pays at dim 64
                  (docs/performance/log.md). The tuning key is "releaser"
     transposed   the main loop of hopper/kernel.py: S and dP have keys as rows, a warpgroup loads and adds dQ
