@@ -24,6 +24,7 @@ WARPS = THREADS // 32
 # Entries of the block lists in a circular buffer in shared memory: half of it is filled while the other is worked on.
 ENTRY_STAGES = 64
 HALF = ENTRY_STAGES // 2
+STEP_GROUPS = 2  # the faster one of rows as long as separate_group_split makes them
 MMA_REGISTERS, SEMAPHORE_REGISTERS = 240, 24  # of a thread, beside semaphore warps; launched with 168
 
 # Shared memory that one CTA may have, in bytes (CUDA C++ programming guide, compute capabilities).
@@ -161,7 +162,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
         )
     if overrides.get("transposed", 0):
         return _transposed(variant, overrides)
-    if overrides.get("step_groups", 0):
+    if overrides.get("step_groups", default_step_groups(variant)):
         return _by_steps(variant, overrides)
     buffers_p = (2, 1) if wgmma and tile_n == 64 else (1,)
     stages_p = overrides.get("stages_p", buffers_p[0])
@@ -244,11 +245,17 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
     )
 
 
+def default_step_groups(variant: Variant) -> int:
+    """STEP_GROUPS for a backward kernel without dQ that may have them, else 0."""
+    fits = variant.separate_dq and variant.kind == "backward" and variant.products == "wgmma"
+    return STEP_GROUPS if fits and (variant.tile_n, variant.dim_padded) == (64, 128) else 0
+
+
 def _by_steps(variant: Variant, overrides: dict[str, int]) -> Tiling:
     """The tiling of Hopper's main loop for dK and dV alone: steps of 64 queries, each a warpgroup's, and stages that
     fit, an even number for two warpgroups: NOTE [whole steps]. Postprocess reads sums of dK and dV as it does those of
     the loop that dQ belongs to."""
-    groups = overrides["step_groups"]
+    groups = overrides.get("step_groups", STEP_GROUPS)
     stages, stages_q = {1: (2, 2), 2: (4, 6)}.get(groups, (0, 0))
     chosen = {"step_groups": groups, "step_m": 64, "stages": stages, "stages_ds": 0, "wide_stores": 1}
     wrong = {name: value for name, value in overrides.items() if chosen.get(name) != value}

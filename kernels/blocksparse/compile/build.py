@@ -84,7 +84,9 @@ def _kernel(variant: Variant, arch: str, injection: Injection) -> Any:
             from kernels.blocksparse.backward.hopper.kernel import TransposedBackward
 
             return TransposedBackward(variant, arch, injection)
-        if dict(variant.tuning).get("step_groups"):
+        from kernels.blocksparse.backward.tiling import default_step_groups
+
+        if dict(variant.tuning).get("step_groups", default_step_groups(variant)):
             from kernels.blocksparse.backward.hopper.dkdv_kernel import KeyGradients
 
             return KeyGradients(variant, arch, injection)

@@ -97,11 +97,14 @@ def mainloop_dkdv(w) -> None:
 def gather_sums(w) -> cute.Tensor:
     """Of two warpgroups the first gets all of dK and the second all of dV: (64 values of each thread). All multiplying
     threads call it after their last product; the stages of Q, which nobody reads or loads any more, take the sums."""
-    first = w.group == 0
-    rMine, rOther = cute.make_rmem_tensor_like(w.rdK), cute.make_rmem_tensor_like(w.rdK)
-    for i in cutlass.range_constexpr(cute.size(w.rdK)):
-        rMine[i] = w.rdK[i] if first else w.rdV[i]
-        rOther[i] = w.rdV[i] if first else w.rdK[i]
+    group, rdK, rdV = w.group, w.rdK, w.rdV
+    rMine, rOther = cute.make_rmem_tensor_like(rdK), cute.make_rmem_tensor_like(rdK)
+    if group == 0:
+        rMine.store(rdK.load())
+        rOther.store(rdV.load())
+    else:
+        rMine.store(rdV.load())
+        rOther.store(rdK.load())
     here, there = in_shared_memory(w, rOther, w.group)
     cute.autovec_copy(here, there)
     w.kernel.await_sums(w.thread)
