@@ -45,18 +45,25 @@ Emit = Callable[[dict[str, Any]], None]
 
 def run(entry: Entry, lock: Path, emit: Emit) -> None:
     """Measures one entry and emits a row for each thing that was measured."""
+    with connected(entry):
+        KINDS[entry.kind](entry, lock, emit)
+
+
+@contextmanager
+def connected(entry: Entry) -> Iterator[None]:
+    """Block in which kernels run on the entry's device, compiled by way of the cache."""
     if entry.device == "cuda":
         from fuzz.compiling import obtain
         from fuzz.devices.cuda import build_of, load
 
         with runtime.use_source(lambda variant, arch, injection: load(obtain(build_of(variant, arch, injection)))):
-            KINDS[entry.kind](entry, lock, emit)
+            yield
     else:
         from fuzz.targets.blocksparse.devices import connect, emulated
 
         connect("emulator")
         emulated().blind = True  # atomic adds in no fixed order are what is measured, not a finding
-        KINDS[entry.kind](entry, lock, emit)
+        yield
 
 
 @contextmanager

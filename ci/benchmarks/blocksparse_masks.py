@@ -25,7 +25,7 @@ DOCUMENTS = 12
 @dataclass(frozen=True)
 class Entry:
     """One measurement. kind: "pair" (forward and backward beside FlexAttention), "forward" (beside it as well), "tune",
-    "memory" or "once"."""
+    "memory", "once", or "beside" (blocksparse_beside.py). packed: the batch's sequences one after another."""
 
     kind: str
     mask: str
@@ -35,12 +35,15 @@ class Entry:
     heads_kv: int
     device: str = "cuda"
     tile: int = TILE
+    batch: int = 1
+    packed: bool = False
 
     @property
     def name(self) -> str:
         """Name for the table and the logs."""
         heads = f"{self.heads_q}/{self.heads_kv} heads"
-        return f"{self.kind} {self.mask} {self.tokens} tokens, dim {self.dim}, {heads}"
+        several = (f", batch {self.batch}" if self.batch > 1 else "") + (" packed" if self.packed else "")
+        return f"{self.kind} {self.mask} {self.tokens} tokens, dim {self.dim}, {heads}{several}"
 
 
 def row_bounds(entry: Entry) -> tuple[Tensor, Tensor]:
@@ -62,8 +65,11 @@ def cuts(entry: Entry) -> list[int]:
 
 
 def random_grid(entry: Entry) -> Tensor:
-    """Blocks at random, and the diagonal ones, so that every row has a key."""
+    """Blocks at random: a share of all and the diagonal ones, so that every row has a key; "top 64": 64 a row."""
     n = -(-entry.tokens // entry.tile)
+    if entry.mask.startswith("top"):
+        listed = torch.rand(n, n, generator=torch.Generator().manual_seed(3)).topk(int(entry.mask.split()[1])).indices
+        return torch.zeros(n, n, dtype=torch.bool).scatter_(1, listed, True).to(place(entry))
     share = float(entry.mask.removesuffix("%")) / 100
     grid = torch.rand(n, n, generator=torch.Generator().manual_seed(3)) < share
     return (grid | torch.eye(n, dtype=torch.bool)).to(place(entry))
@@ -71,7 +77,8 @@ def random_grid(entry: Entry) -> Tensor:
 
 def blocks_of(entry: Entry, tile_m: int | None = None, tile_n: int | None = None) -> BlockSparse:
     """The block lists, with backward lists under the default schedule; tiles of 192 queries have none."""
-    size, where = entry.tokens, place(entry)
+    where = place(entry)
+    size: Any = [entry.tokens] * entry.batch if entry.batch > 1 else entry.tokens
     tiles: dict[str, Any] = {"tile_m": tile_m or entry.tile, "tile_n": tile_n or entry.tile}
     tiles["backward"] = tiles["tile_m"] != WIDE
     if entry.mask == "full":
@@ -80,12 +87,12 @@ def blocks_of(entry: Entry, tile_m: int | None = None, tile_n: int | None = None
         return band(size, size, left=None if entry.mask == "causal" else WINDOW - 1, right=0, device=where, **tiles)
     if entry.mask == "documents":
         return documents(cuts(entry), size, size, device=where, **tiles)
-    return from_grid(random_grid(entry)[None, None], size, size, **tiles)
+    return from_grid(random_grid(entry).expand(entry.batch, 1, -1, -1), size, size, **tiles)
 
 
 def pairs_of(entry: Entry) -> int:
     """(query, key) pairs that the mask keeps, of one head."""
-    if entry.mask.endswith("%"):
+    if entry.mask[-1] == "%" or entry.mask.startswith("top"):
         return int(random_grid(entry).sum()) * entry.tile**2
     start, stop = row_bounds(entry)
     return int((stop - start).sum())
@@ -138,11 +145,11 @@ def place(entry: Entry) -> str:
 
 
 def operands(entry: Entry) -> list[Tensor]:
-    """q, k, v and the gradient of out: (1, heads, tokens, dim), bfloat16."""
+    """q, k, v and the gradient of out: (batch, heads, tokens, dim), bfloat16."""
     draw = torch.Generator(device=place(entry)).manual_seed(0)
     heads = (entry.heads_q, entry.heads_kv, entry.heads_kv, entry.heads_q)
     made = [
-        torch.randn(1, h, entry.tokens, entry.dim, generator=draw, device=place(entry), dtype=torch.bfloat16)
+        torch.randn(entry.batch, h, entry.tokens, entry.dim, generator=draw, device=place(entry), dtype=torch.bfloat16)
         for h in heads
     ]
     return [x.requires_grad_(i < 3) for i, x in enumerate(made)]

@@ -25,6 +25,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -67,17 +68,18 @@ def planned(options: argparse.Namespace) -> list[Entry]:
 
 
 class Results:
-    """Rows as they come, on disk after each one."""
+    """Rows as they come, on disk after each one. line: a row of the table."""
 
-    def __init__(self, out: Path | None) -> None:
+    def __init__(self, out: Path | None, line: Callable[[dict[str, Any]], str] | None = None) -> None:
         self.out, self.rows, self.notes = out, [], {}  # type: tuple[Path | None, list[dict[str, Any]], dict[str, Any]]
+        self.line = line or as_line
         self._lock = threading.Lock()
 
     def add(self, row: dict[str, Any]) -> None:
         """One more row."""
         with self._lock:
             self.rows.append(row)
-            print(as_line(row), flush=True)
+            print(self.line(row), flush=True)
             self._write()
 
     def note(self, **notes: Any) -> None:
@@ -120,10 +122,10 @@ def as_line(row: dict[str, Any]) -> str:
 class Child:
     """One entry's process, in a group of its own, so that it can be ended with what it started."""
 
-    def __init__(self, entry: Entry, folder: Path, results: Results) -> None:
+    def __init__(self, entry: Entry, folder: Path, results: Results, script: Path) -> None:
         self.entry, self.results, self.began = entry, results, time.monotonic()
         self.log = folder / (entry.name.replace(" ", "_").replace("/", "-").replace(",", "") + ".log")
-        command = [sys.executable, str(HERE / "blocksparse_speed.py"), "--entry", json.dumps(asdict(entry))]
+        command = [sys.executable, str(script), "--entry", json.dumps(asdict(entry))]
         threads = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
@@ -161,13 +163,20 @@ class Child:
         return True
 
 
-def run_all(entries: list[Entry], folder: Path, results: Results, options: argparse.Namespace, until: float) -> None:
-    """Runs the entries in order, `jobs` at a time, each and all within their limits."""
+def run_all(
+    entries: list[Entry],
+    folder: Path,
+    results: Results,
+    options: argparse.Namespace,
+    until: float,
+    script: Path = HERE / "blocksparse_speed.py",
+) -> None:
+    """Runs the entries in order, `jobs` at a time, each and all within their limits. script: what takes --entry."""
     running: list[Child] = []
     todo = list(entries)
     while todo or running:
         while todo and len(running) < options.jobs and time.monotonic() < until - options.least:
-            running.append(Child(todo.pop(0), folder, results))
+            running.append(Child(todo.pop(0), folder, results, script))
         limit = options.entry_seconds if time.monotonic() < until else 0.0
         running = [child for child in running if not child.ended(limit)]
         if not running and time.monotonic() >= until - options.least:

@@ -26,16 +26,15 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support" / "kernels")]
+sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from nsa_lists import expected_lists, facts  # noqa: E402
-
 from ci.benchmarks.nsa_speed import DEVICE, ON_GPU, Inputs, Problem, graphed, timed  # noqa: E402
+from fuzz.targets.nsa.list_facts import expected_lists, facts  # noqa: E402
 from kernels.nsa.branches import BRANCHES  # noqa: E402
 from kernels.nsa.lists.build import branch_lists  # noqa: E402
 from kernels.nsa.operands import Operands, Settings  # noqa: E402

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 
 from docs.generate import (
+    beside_others,
     case_format,
     command_line,
     docstrings,
@@ -21,6 +22,7 @@ GENERATORS: dict[str, Callable[[], str]] = {
     "headlines": measurements.headlines,
     "measurements": measurements.page,
     "speed": measurements.speed,
+    "beside-others": beside_others.table,
     "command-line": command_line.commands,
     "pytest-options": command_line.pytest_options,
     "case-format": case_format.fields,

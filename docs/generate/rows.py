@@ -64,6 +64,15 @@ SPEEDS = (
 )
 
 
+def over_flash_4(result: dict[str, Any]) -> str:
+    """Rates of the bundled kernels over FlashAttention-4's, forward and backward, where that has the problem."""
+    parts = [
+        spread(rates["ours"] / rates["FlashAttention-4"] for rates in found if "FlashAttention-4" in rates)
+        for found in ([row["tflops"][way] for row in result["rows"]] for way in ("forward", "backward"))
+    ]
+    return f"forward {parts[0]}, backward {parts[1]}"
+
+
 def both(direction: str, way: str) -> Callable[[dict[str, Any]], str]:
     """The spreads at head dims 64 and 128."""
     parts = [speed(direction, over_flex(way), dim) for dim in (64, 128)]
@@ -485,6 +494,12 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             "time of the deterministic backward pass, as a multiple of the atomic one's",
             speed("backward", ordered_over_atomic),
             "blocksparse_speed_h200",
+            BLOCKSPARSE,
+        ),
+        Row(
+            "`blocksparse` over FlashAttention-4's speed, in one run",
+            over_flash_4,
+            "blocksparse_beside_h100",
             BLOCKSPARSE,
         ),
         Row(

@@ -98,11 +98,12 @@ _CHECKS: tuple[_Check, ...] = (
 
 def refusal(target: Target, case: Case) -> Refusal | None:
     """Reason why `target` does not take `case`, or None. Reads only the declared data. The number of pairs of a case of
-    which only a part is run does not matter."""
+    which a part is run, or nothing, does not matter."""
     if case.problem.op != target.operation:
         return Refusal("cannot", f"it computes {target.operation}, not {case.problem.op}")
+    partly = bool(target.ctas_of(case)) or not target.runs(case)
     for check in _CHECKS:
-        if check.bad(target.support, case) and not (check is _PAIRS and target.ctas_of(case)):
+        if check.bad(target.support, case) and not (check is _PAIRS and partly):
             return Refusal("cannot", check.why(target.support))
     for rule in target.rules:
         if rule.applies(case):

@@ -99,6 +99,7 @@ class Target:
     follow_ups        one case in so many has follow-up cases; 0: every one, or on the emulated GPU one in four
     oversubscribed    number of tiles of 128 keys, over all sequences and KV heads, that makes more CTAs than the device
                       holds at once: some cases have as many where CTAs wait for one another; 0: no such cases
+    long_lists_share  one case in so many has long block lists, where `draw_long_lists` makes such cases
     """
 
     name: str = ""
@@ -125,6 +126,7 @@ class Target:
     same_options: frozenset[str] = frozenset()
     follow_ups: int = 0
     oversubscribed: int = 0
+    long_lists_share: int = 20
 
     # Set for each subclass, by the methods that it has of its own.
     chooses_variants: ClassVar[bool] = False  # variants_for

@@ -80,7 +80,6 @@ FEW_HEADS = ((1, 1), (2, 2), (1, 2), (2, 1), (1, 2), (2, 2), (1, 4), (2, 2), (1,
 HEADS_KV, GROUPS = (1, 2, 3, 4), (1, 1, 2, 2, 3, 4, 8)  # of the other half: NOTE [budget]
 TWO_TILES = 90  # tokens on both sides; heads that leave pairs for fewer come less often
 PARTLY = 16  # one case in so many has huge tensors, of which a part is computed, where the target can
-LONG_LISTS_SHARE = 20  # one case in so many has long block lists, where the target has lists
 OPTIONS = (1, 1, 1, 2, 2)  # numbers of options in focus: of most cases, of a kernel's turn
 TURN_OPTIONS = (1, 1, 2, 2)
 RAGGED_SHARE = {"packed": 2, "padded": 5}  # one case in so many of those without an aim; NOTE [several]
@@ -101,7 +100,7 @@ def drawer(target: Target, size: Size = MEDIUM, repeats: int = 3) -> Callable[[D
 
     def one(draw: Draw) -> Case:
         part = target.draw_cta_subset(draw, repeats) if target.draws_cta_subsets and one_in(draw, PARTLY) else None
-        if part is None and target.draws_long_lists and one_in(draw, LONG_LISTS_SHARE):
+        if part is None and target.draws_long_lists and one_in(draw, target.long_lists_share):
             part = target.draw_long_lists(draw, repeats)
         return part or CASES[target.operation](draw, target, within, repeats, None)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kernels.blocksparse.call_checks import check_call
 from kernels.blocksparse.compile.runtime import arch_of
-from kernels.blocksparse.lists.halves import halve_keys
+from kernels.blocksparse.halved_calls import halved_for_call
 from kernels.blocksparse.lists.schedule import Schedule, schedule_of
 from kernels.blocksparse.lists.types import OPEN, BlockSparse
 from kernels.blocksparse.ops import block_sparse_forward, flatten
@@ -45,9 +45,9 @@ def block_sparse_attention(
     k, v           (batch, heads_kv, len_k, dim), or (total_k, heads_kv, dim); consecutive query heads share a KV head
     blocks         which tiles are computed and how partial ones are masked; its device is q's. Every sequence's own
                    length is applied besides. Gradients above head dim 128 take tiles of 64 keys (NOTE [large dims] of
-                   backward/tiling.py): lists of 128 are halved at each call (`halves.halve_keys` does it once)
-                   length is applied besides. Tiles of 192 queries, of lists without backward lists, are for products by
-                   wgmma and dims up to 64
+                   backward/tiling.py): lists of 128 are halved at the first call with each set of lengths, and at
+                   every one under torch.compile and CUDA-graph capture (`halves.halve_keys` does it once). Tiles of
+                   192 queries, of lists without backward lists, are for products by wgmma and dims up to 64
     scale          positive and finite, 1 / sqrt(dim) by default
     softcap        scores become softcap · tanh(score / softcap); 0 for none
     deterministic  gradients bitwise the same in every run: the adds to dQ are ordered by blocks.order, which is
@@ -120,19 +120,9 @@ def operator_arguments(
             raise ValueError(f"blocks.wide: needs lists of tiles of {WIDE} queries, got {blocks.wide.tile_m}")
         check_call(q, k, blocks.wide, blocks.wide, lengths, False)
     if backward and q.shape[-1] > LARGEST_DIM[blocks.tile_n]:
-        rescheduled = _halved(rescheduled, k, lengths)
+        rescheduled = halved_for_call(blocks, rescheduled, k, lengths)
     lists, numbers = flatten(rescheduled)
     return q, k, v, lengths, lists, numbers, float(scale), float(softcap), bool(deterministic)
-
-
-def _halved(blocks: BlockSparse, k: Tensor, lengths: list[Tensor]) -> BlockSparse:
-    """The blocks over tiles of half as many keys; the device is asked nothing."""
-    if k.dim() == 3:
-        assert blocks.backward is not None
-        return halve_keys(blocks, lengths[1].diff(), longest=blocks.backward.rows * blocks.tile_n)
-    length = k.shape[2]
-    one = torch.full((1,), length, dtype=torch.int64, device=k.device)
-    return halve_keys(blocks, lengths[1] if lengths else one, longest=length)
 
 
 def _check_wide(q: Tensor, products: str | None) -> None:

@@ -47,7 +47,7 @@ def check_call(
         *(q.shape, k.shape, q.device, backward, len(lengths)),
         *(schedule.kind, schedule.pairs, schedule.group_split, rescheduled.order is None),
     )
-    if known is not None and any(key == before and _same(refs, tensors) for before, refs in known):
+    if known is not None and any(key == before and same_tensors(refs, tensors) for before, refs in known):
         return
     sizes = _sizes(q, k, rescheduled, lengths)
     check_shapes(rescheduled, sizes, backward=backward, device=q.device)
@@ -103,7 +103,8 @@ def _sizes(q: Tensor, k: Tensor, blocks: BlockSparse, lengths: list[Tensor]) -> 
     return Sizes(lengths[0].shape[0] - 1, q.shape[1], k.shape[1], least_q, least_k)
 
 
-def _same(refs: list[tuple[weakref.ref, int]], tensors: list[Tensor]) -> bool:
+def same_tensors(refs: list[tuple[weakref.ref, int]], tensors: list[Tensor]) -> bool:
+    """True if these are the tensors that were remembered, unchanged. refs: (reference, version) of each."""
     return len(refs) == len(tensors) and all(
         ref() is x and version == x._version for (ref, version), x in zip(refs, tensors, strict=True)
     )

@@ -68,6 +68,10 @@ DYNAMIC_MASK = (
 )
 
 NSA = (
+    "dq_statistics_exchanged",
+    "dq_tail_keys_not_masked",
+    "dq_keys_released_when_scored",
+    "dq_not_scaled",
     "future_block_selected",
     "own_tile_not_selectable",
     "selection_not_sorted",

@@ -6,14 +6,15 @@ them would cost more than the attention.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from kernels.blocksparse.launch.forward import Sequences
-from kernels.blocksparse.lists.types import BlockSparse
+from kernels.blocksparse.lists.types import Bits, BlockSparse, LPTOrder
 from kernels.blocksparse.planner.group_split import scattered_group_split
+from kernels.nsa.config import selected_tile_n, tile_m
 from kernels.nsa.lists.build import branch_lists
 from kernels.nsa.operands import Operands
 from kernels.nsa.selection import Selection
@@ -61,13 +62,17 @@ class Branch:
         o.launcher.forward(inputs, (out, lse), self.sequences(), blocks, settings.scale, settings.steps.attention)
         return out, lse
 
-    def backward(self, out: Tensor, lse: Tensor, grad_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(dQ, dK, dV) of this branch, float32, contiguous; those of compressed keys that do not exist are 0."""
+    def backward(
+        self, out: Tensor, lse: Tensor, grad_out: Tensor, separate_dq: bool | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(dQ, dK, dV) of this branch, float32, contiguous; those of compressed keys that do not exist are 0.
+        separate_dq: dQ by a kernel of its own; None: where `scattered`."""
         o = self.operands
+        separate_dq = self.scattered() if separate_dq is None else separate_dq
         dq = torch.empty(o.q.shape, dtype=torch.float32, device=o.q.device)
         new = torch.zeros if self.name == "compressed" and o.packed else torch.empty
         dk, dv = (new(x.shape, dtype=torch.float32, device=x.device) for x in (self.k, self.v))
-        blocks = self.lists(backward=True)
+        blocks = self.both_lists() if separate_dq else self.lists(backward=True)
         o.launcher.backward(
             (o.q, self.k, self.v),
             (out, lse, grad_out),
@@ -76,14 +81,35 @@ class Branch:
             blocks,
             o.settings.scale,
             o.settings.deterministic,
-            self.group_split(blocks),
+            self.group_split(blocks, separate_dq),
+            separate_dq,
+            o.settings.steps.attention_backward,
         )
         return dq, dk, dv
 
-    def group_split(self, blocks: BlockSparse) -> int | None:
+    def scattered(self) -> bool:
+        """True where tiles of 64 keys list few and scattered tiles of queries, and dQ can be a kernel's of its own."""
+        o = self.operands
+        tiles = tile_m(o.settings.tile), selected_tile_n(o.dim, o.settings.block, backward=True)
+        return self.name == "selected" and tiles[1] == 64 and o.launcher.may_separate_dq(o.q, *tiles)
+
+    def both_lists(self) -> BlockSparse:
+        """The block lists for the forward kernel and, without the order of adds, for the backward ones: their tiles,
+        and so the masks' words, are the same."""
+        settings = replace(self.operands.settings, deterministic=False)
+        unordered = replace(self, operands=replace(self.operands, settings=settings))
+        forward, backward = self.lists(backward=False), unordered.lists(backward=True)
+        assert (forward.tile_m, forward.tile_n) == (backward.tile_m, backward.tile_n)
+        assert isinstance(forward.mask, Bits) and isinstance(backward.mask, Bits) and backward.lpt is not None
+        rows = torch.arange(forward.m_blocks - 1, -1, -1, dtype=torch.int32, device=forward.device)
+        lpt = LPTOrder(rows.view(1, 1, -1), backward.lpt.columns)  # later tiles of queries have more keys
+        return replace(backward, forward=forward.forward, mask=replace(backward.mask, slot=forward.mask.slot), lpt=lpt)
+
+    def group_split(self, blocks: BlockSparse, separate_dq: bool = False) -> int | None:
         """Units of each KV head in the backward kernel; None: as it chooses."""
         o = self.operands
         if self.name != "selected" or blocks.backward is None:
             return None
         sizes = o.batch, o.heads_q, o.heads_kv, o.settings.longest, o.dim
-        return scattered_group_split(*sizes, blocks.m_blocks, blocks.backward.rows, o.settings.deterministic)
+        rows = blocks.m_blocks, blocks.backward.rows
+        return scattered_group_split(*sizes, *rows, o.settings.deterministic, separate_dq)

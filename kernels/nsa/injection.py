@@ -38,7 +38,7 @@ def mean_shift(tile: int, causal: int) -> int:
 @dataclass(frozen=True)
 class InjectionPoints:
     """One function for each replaceable step: those of the kernels, then those of the host; and what is injected into
-    the forward kernel of the branches. Defaults are correct."""
+    the forward kernel of the branches, and into their backward kernels. Defaults are correct."""
 
     divisor: Any = rows_there
     share_of_mean: Any = share_of_mean
@@ -58,6 +58,7 @@ class InjectionPoints:
     lists: Callable[[BlockSparse, str, bool], BlockSparse] = as_built
     width_of_window: Callable[[int, bool], int] = width_of_window
     attention: Injection = NO_INJECTION
+    attention_backward: Injection = NO_INJECTION
 
 
 _REGISTRY = Registry(InjectionPoints())

@@ -16,8 +16,14 @@ from kernels.sdpa.launch import Launch
 Three = tuple[Tensor, Tensor, Tensor]
 
 
+@dataclass(frozen=True)
 class Launcher:
-    """Launches on the tensors' device and its current stream."""
+    """Launches on the tensors' device and its current stream.
+
+    products  of the attention kernels; None: the fastest on the tensors' device
+    """
+
+    products: str | None = None
 
     def triton(self, launch: Launch) -> None:
         """Launches a Triton kernel."""
@@ -33,7 +39,13 @@ class Launcher:
         injection: Injection = NO_INJECTION,
     ) -> None:
         """Launches attention. inputs: (q, k, v); outputs: (out, lse). See `kernels.blocksparse.launch.forward`."""
-        launch_forward.forward(*inputs, *outputs, where, blocks, scale=scale, injection=injection)
+        launch_forward.forward(
+            *inputs, *outputs, where, blocks, scale=scale, injection=injection, products=self.products
+        )
+
+    def may_separate_dq(self, q: Tensor, tile_m: int, tile_n: int) -> bool:
+        """See `kernels.blocksparse.launch.backward`."""
+        return launch_backward.may_separate_dq(q, tile_m, tile_n, self.products)
 
     def backward(
         self,
@@ -45,9 +57,11 @@ class Launcher:
         scale: float,
         deterministic: bool,
         group_split: int | None = None,
+        separate_dq: bool = False,
+        injection: Injection = NO_INJECTION,
     ) -> None:
         """Launches attention's backward pass. outputs: (out, lse, their gradient); gradients: float32 (dq, dk, dv);
-        group_split: see `kernels.blocksparse.launch.backward`."""
+        group_split, separate_dq: see `kernels.blocksparse.launch.backward`."""
         launch_backward.backward(
             *gradients,
             *inputs,
@@ -57,6 +71,9 @@ class Launcher:
             scale=scale,
             deterministic=deterministic,
             group_split=group_split,
+            separate_dq=separate_dq,
+            injection=injection,
+            products=self.products,
         )
 
 
@@ -64,12 +81,10 @@ class Launcher:
 class Plan(Launcher):
     """A launcher that launches nothing, and notes what would be launched.
 
-    products  of the attention kernels; None: the fastest on the tensors' device
     launches  of Triton kernels, in order
     variants  of the kernels of kernels.blocksparse, each once
     """
 
-    products: str | None = None
     launches: list[Launch] = field(default_factory=list)
     variants: list[Variant] = field(default_factory=list)
 
@@ -99,10 +114,17 @@ class Plan(Launcher):
         scale: float,
         deterministic: bool,
         group_split: int | None = None,
+        separate_dq: bool = False,
+        injection: Injection = NO_INJECTION,
     ) -> None:
         """See Launcher."""
         found = launch_backward.backward_variants(
-            inputs[0], blocks, deterministic=deterministic, products=self.products, float32=True
+            inputs[0],
+            blocks,
+            deterministic=deterministic,
+            products=self.products,
+            float32=True,
+            separate_dq=separate_dq,
         )
         self._note(*found)
 

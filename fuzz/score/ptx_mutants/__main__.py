@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ def main() -> None:
     from fuzz.score.ptx_mutants.bench import ARCH
     from fuzz.score.ptx_mutants.render import table
     from fuzz.score.ptx_mutants.run import run
-    from fuzz.score.ptx_mutants.survey import CASES, MOST, WIDE
+    from fuzz.score.ptx_mutants.survey import lists_of
     from fuzz.score.ptx_mutants.targets import TARGETS
 
     parser = argparse.ArgumentParser(prog="python -m fuzz.score.ptx_mutants", description=__doc__)
@@ -46,9 +47,7 @@ def main() -> None:
             "toolchain": [*toolchain(), *_triton(given.target)],
             "arch": given.arch,
             "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-            "cases": CASES,
-            "wide": WIDE,
-            "most": MOST,
+            **asdict(lists_of(given.target)),
         }
         write_score(given.json, given.target, about | msgspec.to_builtins(score))
     sys.exit(int(bool(score.clean_failures)))

@@ -29,8 +29,8 @@ class Unchanged(NamedTuple):
 
 
 Task: TypeAlias = Unchanged | PtxMutant | Result  # the others: to be tried, or to be looked at more closely
-LIMIT = 300.0  # seconds that a mutant may take
-FIRST = 600.0  # and one that a worker begins a configuration with, for the unchanged kernels' runs
+LIMIT = 1800.0  # seconds that a mutant may take
+FIRST = 2400.0  # and one that a worker begins a configuration with, for the unchanged kernels' runs
 TICK = 1.0
 
 
@@ -86,7 +86,7 @@ def results(
 
     tasks   taken one by one, when a worker is free
     folder  of the survey, if it is kept
-    follow  the task that a result makes, if any: it comes before the others
+    follow  the task that a result makes, if any: it comes after the others, which a run that ends early shall have done
     arch    of Triton's kernels
 
     Raises WorkerError.
@@ -95,7 +95,8 @@ def results(
     workers: list[_Worker] = []
 
     def next_task() -> Task | None:
-        return more.popleft() if more else next(todo, None)
+        task = next(todo, None)
+        return more.popleft() if task is None and more else task
 
     def late() -> bool:
         return ends is not None and time.monotonic() >= ends

@@ -15,7 +15,7 @@ from fuzz.score.ptx_mutants.equivalence import judged
 from fuzz.score.ptx_mutants.pool import Unchanged, results
 from fuzz.score.ptx_mutants.results import PtxMutant, PtxScore, Result, score
 from fuzz.score.ptx_mutants.sampling import sample
-from fuzz.score.ptx_mutants.survey import MOST, Survey
+from fuzz.score.ptx_mutants.survey import Survey, lists_of
 from fuzz.score.ptx_mutants.targets import configs
 
 RESULTS, SETTINGS = "machine.jsonl", "machine.json"
@@ -90,7 +90,7 @@ def _survey(survey: Survey, target: str, jobs: int, ends: float | None, progress
     """Runs every case with the unchanged kernels; what failed."""
     tasks = [
         Unchanged(target, one.name, number)
-        for number in range(MOST)
+        for number in range(lists_of(target).most)
         for one in configs(target)
         if number < len(survey.cases(one))
     ]

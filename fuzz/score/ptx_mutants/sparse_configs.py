@@ -31,6 +31,7 @@ REPEATS = 2  # of every case: in order, and with warps and CTAs at random
 TILE, LONG_LIST = 64, 8  # queries and keys of a tile; tiles
 _DRAWS = 20_000  # at most, for the cases of a configuration
 _POOL = 80  # cases to choose among
+_LONG = 5  # of them at most have a long list: 15 of a session's 300 do
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,8 @@ def _by_size(cases: Iterator[Case], count: int) -> list[Case]:
         p = case.problem
         tiles = [(-(-n_q // TILE), -(-n_k // TILE)) for n_q, n_k in zip(p.lengths_q, p.lengths_k, strict=True)]
         most = max(rows * columns for rows, columns in tiles)
-        long = max(map(max, tiles)) >= LONG_LIST
+        long = max(map(max, tiles)) >= LONG_LIST and case.variant.get("run", True)
         sizes[3 if long else (most > 1) + (most > 3)].append(case)
-    return [case for turn in zip_longest(*reversed(sizes[:3]), sizes[3]) for case in turn if case is not None][:count]
+    return [case for turn in zip_longest(*reversed(sizes[:3]), sizes[3][:_LONG]) for case in turn if case is not None][
+        :count
+    ]

@@ -7,6 +7,7 @@ its cases' launches alone. A survey that has a folder keeps there what each case
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -17,11 +18,32 @@ from fuzz.core.case import Case
 from fuzz.judging.judge import execute
 from fuzz.score.ptx_mutants.bench import ARCH, bench
 
-CASES = 20  # on the list that has to find a mutant
-WIDE = 20  # on the one that shows what a missed mutant does; it begins with the list
-MOST = 40  # and on the one that a missed mutant runs with at last, unless it is argued to be equivalent
-LEAST = 7  # of the listed cases launch a kernel that is mutated; of a function's first one, FEWEST
+CHOOSING = 20  # cases that say which of Triton's kernels are mutated
+LEAST = 7  # of these launch a kernel that is mutated; of a function's first one, FEWEST
 FEWEST = 3
+
+
+@dataclass(frozen=True)
+class Lists:
+    """How many cases of a configuration are on each list; a longer one begins with the shorter.
+
+    cases  has to find a mutant
+    wide   shows what a missed mutant does
+    most   a missed mutant runs with at last, unless it is argued to be equivalent
+    """
+
+    cases: int
+    wide: int
+    most: int
+
+
+SESSION_LISTS = Lists(60, 60, 60)  # a session of 300 cases, for five configurations: sparse_configs.py
+LISTS = {"blocksparse": Lists(20, 20, 40), "dynamic_mask": SESSION_LISTS, "nsa": SESSION_LISTS}
+
+
+def lists_of(target: str) -> Lists:
+    """The lists of a target's configurations."""
+    return LISTS[target]
 
 
 class Clean(msgspec.Struct, frozen=True):
@@ -74,8 +96,9 @@ class Survey:
         self._cases: dict[str, list[Case]] = {}
         self._kernels: dict[str, dict[str, Kernel]] = {}
 
-    def cases(self, chosen: KernelConfig, count: int = MOST) -> list[Case]:
-        """The first `count` cases of a configuration, or all that there are."""
+    def cases(self, chosen: KernelConfig, count: int = 0) -> list[Case]:
+        """The first `count` cases of a configuration (0: of its longest list), or all that there are."""
+        count = count or lists_of(chosen.target).most
         if len(self._cases.get(chosen.name, [])) < count:
             path = None if self._place is None else self._place / f"{chosen.name}-cases.json"
             if path is not None and path.exists():
@@ -85,8 +108,8 @@ class Survey:
                 _write(path, self._cases[chosen.name])
         return self._cases[chosen.name][:count]
 
-    def clean(self, chosen: KernelConfig, number: int, count: int = MOST) -> Clean:
-        """Case `number` of the first `count`, run now where that was not done before."""
+    def clean(self, chosen: KernelConfig, number: int, count: int = 0) -> Clean:
+        """Case `number` of the first `count` (0: of the longest list), run now where that was not done before."""
         known = self._clean.get((chosen.name, number)) or self._read(chosen, number)
         if known is None:
             known = run_clean(chosen, self.cases(chosen, count)[number], self.arch)
@@ -94,7 +117,7 @@ class Survey:
         self._clean[chosen.name, number] = known
         return known
 
-    def triton_kernels(self, chosen: KernelConfig, count: int = CASES) -> dict[str, Kernel]:
+    def triton_kernels(self, chosen: KernelConfig, count: int = CHOOSING) -> dict[str, Kernel]:
         """Triton kernels that LEAST of the first `count` cases launch or more, by kind: the function's name, with a
         number where there are several, those that most cases launch first. Of each function the first one is taken
         where FEWEST cases launch it."""

@@ -26,7 +26,7 @@ from fuzz.score.ptx_mutants.equivalence import judged
 from fuzz.score.ptx_mutants.operators import NOTHING, changed
 from fuzz.score.ptx_mutants.results import PtxMutant, Result
 from fuzz.score.ptx_mutants.sampling import mutated
-from fuzz.score.ptx_mutants.survey import CASES, MOST, WIDE, Clean, KernelConfig, Survey, no_limit
+from fuzz.score.ptx_mutants.survey import Clean, KernelConfig, Survey, lists_of, no_limit
 from fuzz.score.ptx_mutants.targets import config
 from fuzz.tensors.arena import build as build_inputs
 from oracles.outputs import Outputs
@@ -42,18 +42,18 @@ def survey_of(seed: int, folder: Path | None = None, arch: str = ARCH) -> Survey
 
 
 def clean_cases(chosen: KernelConfig, survey: Survey) -> tuple[Clean, ...]:
-    """The CASES listed cases of a configuration with what the unchanged kernels do, without those that they fail."""
-    return _cleans(chosen, survey, 0, CASES)
+    """The listed cases of a configuration with what the unchanged kernels do, without those that they fail."""
+    return _cleans(chosen, survey, 0, lists_of(chosen.target).cases)
 
 
 def more_cases(chosen: KernelConfig, survey: Survey, first: int, last: int) -> tuple[Clean, ...]:
-    """Those of the list of MOST after `first` and up to `last`, without those that the unchanged kernels fail."""
+    """Those of the longest list after `first` and up to `last`, without those that the unchanged kernels fail."""
     return _cleans(chosen, survey, first, last)
 
 
 def _cleans(chosen: KernelConfig, survey: Survey, first: int, last: int) -> tuple[Clean, ...]:
-    numbers = range(first, min(last, len(survey.cases(chosen, MOST))))
-    return tuple(clean for number in numbers if not (clean := survey.clean(chosen, number, MOST)).fails)
+    numbers = range(first, min(last, len(survey.cases(chosen))))
+    return tuple(clean for number in numbers if not (clean := survey.clean(chosen, number)).fails)
 
 
 def try_mutant(bug: PtxMutant, survey: Survey) -> Result:
@@ -87,8 +87,8 @@ def _looked(result: Result, survey: Survey) -> Result:
     bug = result.bug
     chosen = config(bug.target, bug.config)
     kernel = chosen.kernels(survey)[bug.kind]
-    place = bench(bug.target, survey.arch)
-    beyond = more_cases(chosen, survey, CASES, WIDE)
+    place, lists = bench(bug.target, survey.arch), lists_of(bug.target)
+    beyond = more_cases(chosen, survey, lists.cases, lists.wide)
     wide = clean_cases(chosen, survey) + beyond
     reaching = [clean for clean in wide if bug.line in clean.reached.get(kernel.key, ())]
     probe = probed(bug)
@@ -104,10 +104,10 @@ def _looked(result: Result, survey: Survey) -> Result:
         result = replace(result, same_bits=True)
     if judged(result, lambda _: kernel.text).status == "equivalent":
         return result
-    beyond += more_cases(chosen, survey, WIDE, MOST)
+    beyond += more_cases(chosen, survey, lists.wide, lists.most)
     late = (
         n
-        for n, clean in enumerate(beyond, CASES + 1)
+        for n, clean in enumerate(beyond, lists.cases + 1)
         if bug.line in clean.reached.get(kernel.key, ()) and _judged(place, clean, instead).bad
     )
     return replace(result, late=next(late, 0))
@@ -177,6 +177,12 @@ def _answers(
 ) -> dict[str, bytes] | None:
     """The bits of every answer that must be bitwise reproducible, of one run; None where the device ends it."""
     case = clean.case
+    if not place.target.runs(case):
+        with place.running(instead, SLOWER * clean.longest + MORE, watch):
+            try:
+                return {"metadata": b"".join(f.message.encode() for f in place.target.inspect(case))}
+            except DeviceError:
+                return None
     arena = build_inputs(case, "cpu")
     with place.running(instead, SLOWER * clean.longest + MORE, watch):
         try:

@@ -19,7 +19,7 @@ SHAPES = ("plain", "narrow", "expanded", "whole", "padded", "turned")
 OPTIONS = Options(
     mask=("auto", "bool", "bits", "both", "bias", "alternating", "selected"),
     shape=SHAPES,
-    hidden=("kept", "nan"),
+    hidden=("kept", "nan", "keys"),
     splits=(0, 1, 2, 3),
     deterministic=(True, False),
     keys=two_calls.KEYS,
@@ -80,11 +80,19 @@ def useful(problem: AnyProblem, given: dict[str, Any]) -> bool:
     told = given["mask"] != "auto" or not by_a_flag(problem)
     if given["mask"] not in ("auto", *says(problem)) or (given["shape"] != "plain" and not (told or problem.bias)):
         return False
-    if given["hidden"] == "nan" and (problem.bias is None or given["mask"] in BY_BIAS or not told):
+    if given["hidden"] != "kept" and (problem.bias is None or given["mask"] in BY_BIAS or not told):
+        return False
+    if given["hidden"] == "keys" and not hides_keys(problem, given):
         return False
     if given["keys"] == "split" and not two_calls.useful(problem, given["mask"]):
         return False
     return problem.backward or (not given["splits"] and given["deterministic"])
+
+
+def hides_keys(problem: AnyProblem, given: dict[str, Any]) -> bool:
+    """True if -inf in the bias can hide the keys that no query sees, and a mask tensor the others."""
+    said = not by_a_flag(problem) and given["mask"] in ("auto", "bool", "bits")
+    return problem.bias is not None and problem.bias.cols and said and given["keys"] == "whole"
 
 
 def arguments(problem: AnyProblem, bias: Tensor | None, device: torch.device, given: dict[str, Any]) -> dict[str, Any]:
@@ -101,6 +109,10 @@ def arguments(problem: AnyProblem, bias: Tensor | None, device: torch.device, gi
                 by_bools = torch.arange(p.len_q, device=device)[:, None] % 2 == 1
                 seen, mask = seen | by_bools, mask | ~by_bools
             bias = torch.where(seen, bias, float("-inf") if how in BY_BIAS else float("nan"))
+        elif mask is not None and given["hidden"] == "keys":
+            unseen = unseen_keys(mask, bias)
+            bias = bias.masked_fill(unseen, float("-inf"))
+            mask = mask | (unseen if unseen.shape[1] in (1, mask.shape[1]) else unseen.repeat_interleave(p.group, 1))
         found["bias"] = shaped(bias, p, given["shape"], narrow=False)
     if mask is not None and how == "bits":
         found["mask"] = _words(mask, p, given["shape"])
@@ -121,6 +133,16 @@ def calls(
     """`arguments` of the one call that a case is, or of both where its keys are in two."""
     found = arguments(problem, bias, device, given)
     return two_calls.parts_of(found, problem.len_k, device) if given["keys"] == "split" else [found]
+
+
+def unseen_keys(mask: Tensor, bias: Tensor) -> Tensor:
+    """bool (batch or 1, bias's heads or 1, 1, len_k): keys that the mask hides from every query that adds this bias."""
+    unseen = ~mask.any(2, keepdim=True)
+    for axis in (0, 1):
+        if bias.shape[axis] == 1:
+            unseen = unseen.all(axis, keepdim=True)
+    heads = bias.shape[1]
+    return unseen.unflatten(1, (heads, -1)).all(2) if unseen.shape[1] > heads else unseen
 
 
 def shaped(plane: Tensor, problem: AnyProblem, how: str, *, narrow: bool = True, columns: int | None = None) -> Tensor:

@@ -10,11 +10,11 @@ import random
 
 from fuzz.core.case import Case, Inputs
 from fuzz.core.target import Target
-from oracles.masks import Blocks
+from oracles.masks import Blocks, Intervals, Mask
 from oracles.problem import Bias, Problem
 
 TILE = 64  # queries and keys of a tile
-COUNTS = (65, 66, 96, 127, 128, 129, 129, 257, 258)  # tiles of the long side
+COUNTS = (65, 66, 96, 127, 129, 193, 256, 257, 258, 300)  # tiles of the long side
 FEW = (1, 2, 17, 64, 65)  # tokens of the other one
 KEPT = (1, 4, 16, 24)  # tiles of each row or column that hold a pair, at most
 DIMS = (8, 32, 64)
@@ -26,15 +26,13 @@ def draw_case(draw: random.Random, target: Target, repeats: int) -> Case:
     dim = draw.choice(sorted(support.dims or DIMS))
     count, few, kept = draw.choice(COUNTS), draw.choice(FEW), draw.choice(KEPT)
     chosen = random.Random(draw.randint(0, 2**32 - 1))
-    lines = []
-    for _ in range(-(-few // TILE)):
-        cells = ["."] * count
-        for place in chosen.sample(range(count), kept):
-            cells[place] = chosen.choice("FM")
-        lines.append("".join(cells))
     long = count * TILE - draw.choice((0, 0, 1, 33))
     of_keys = draw.choice((True, False))  # the list of a tile of queries: of tiles of keys
-    rows = tuple(lines) if of_keys else tuple("".join(column) for column in zip(*lines, strict=True))
+    places = [sorted(chosen.sample(range(count), kept)) for _ in range(-(-few // TILE))]
+    if of_keys and draw.choice((True, False)):
+        mask: Mask = _single_pairs(chosen, few, long, places)
+    else:
+        mask = _whole_tiles(chosen, count, places, of_keys=of_keys)
     heads_kv, heads_q = draw.choice(((1, 1), (1, 1), (1, 2)))
     bias = Bias(rows=draw.choice((True, False))) if support.bias and draw.choice((True, False)) else None
     problem: Problem = target.with_fewer_kernels(  # type: ignore[assignment]
@@ -47,7 +45,7 @@ def draw_case(draw: random.Random, target: Target, repeats: int) -> Case:
             dim,
             draw.choice(support.dtypes),
             layout=draw.choice(support.layouts),
-            mask=Blocks(TILE, TILE, rows, 1),
+            mask=mask,
             bias=bias,
             softcap=draw.choice((0.0, 30.0)) if support.softcap else 0.0,
             backward=support.backward,
@@ -55,3 +53,25 @@ def draw_case(draw: random.Random, target: Target, repeats: int) -> Case:
     )
     variant = draw.choice(target.variants_for(problem))
     return Case(target.name, problem, Inputs(seed=draw.randint(0, 255)), dict(variant), repeats=repeats)
+
+
+def _whole_tiles(chosen: random.Random, count: int, places: list[list[int]], *, of_keys: bool) -> Mask:
+    """Tiles that are full or hold some pairs, at these places of each row of tiles, or of each column."""
+    lines = []
+    for line in places:
+        cells = ["."] * count
+        for place in line:
+            cells[place] = chosen.choice("FM")
+        lines.append("".join(cells))
+    rows = lines if of_keys else ["".join(column) for column in zip(*lines, strict=True)]
+    return Blocks(TILE, TILE, tuple(rows), 1)
+
+
+def _single_pairs(chosen: random.Random, len_q: int, len_k: int, places: list[list[int]]) -> Mask:
+    """Tiles with one pair each, at these places of each row of tiles."""
+    keys: list[list[int]] = [[] for _ in range(len_q)]
+    for line, tiles in enumerate(places):
+        for tile in tiles:
+            q = chosen.randrange(line * TILE, min(line * TILE + TILE, len_q))
+            keys[q].append(chosen.randrange(tile * TILE, min(tile * TILE + TILE, len_k)))
+    return Intervals(tuple(tuple((key, key + 1) for key in row) for row in keys))

@@ -8,7 +8,7 @@ from typing import Any
 from fuzz.core.case import Case
 from fuzz.core.script_call import ScriptError, Text
 from fuzz.targets.dynamic_mask.call import BY_BIAS, OPTIONS, by_a_flag, direction
-from oracles.problem import AnyProblem, cumulative
+from oracles.problem import AnyProblem, Bias, cumulative
 
 
 def call_text(case: Case, kernel: str, imports: Sequence[str], setup: str) -> Text:
@@ -41,13 +41,20 @@ def _planes(p: AnyProblem, given: dict[str, Any]) -> tuple[list[str], list[str]]
     """Lines that make `bias`, and the arguments that say the mask."""
     how, flag = given["mask"], given["mask"] == "auto" and by_a_flag(p)
     lines, named = [], []
+    keys = p.bias if given["hidden"] == "keys" else None
     if not flag and how != "bias":
-        packed = f"pack_mask(keep.expand(-1, -1, -1, {p.len_k})" + ")"
         kept = "keep | ~by_bools" if how == "alternating" else "keep"
+        if keys is not None:
+            by_group = keys.kv_heads and p.group > 1
+            kept = f"keep | unseen{f'.repeat_interleave({p.group}, 1)' * by_group}"
+        packed = f"pack_mask(({kept}).expand(-1, -1, -1, {p.len_k})" + ")"
         named.append(f"mask={packed if how == 'bits' else kept}")
     if (flag or how == "both") and direction(p.mask) is not None:
         named.append(f"causal={direction(p.mask)!r}")
-    if p.bias is not None:
+    if keys is not None:
+        lines += [f"unseen = {_unseen(p, keys)}", 'hidden = bias.masked_fill(unseen, float("-inf"))']
+        named.append("bias=hidden")
+    elif p.bias is not None:
         hidden = "-inf" if how in BY_BIAS else "nan" if given["hidden"] == "nan" else ""
         seen = "keep"
         if p.bias.kv_heads and p.group > 1:
@@ -59,3 +66,11 @@ def _planes(p: AnyProblem, given: dict[str, Any]) -> tuple[list[str], list[str]]
             lines.append(f'hidden = torch.where({seen}, bias, float("{hidden}"))')
         named.append("bias=hidden" if lines else "bias=bias")
     return lines, named
+
+
+def _unseen(p: AnyProblem, bias: Bias) -> str:
+    """The keys that the mask hides from every query which adds this bias: `unseen_keys` of call.py, as text."""
+    text = "(~keep.any(2, keepdim=True))" + ".all(0, keepdim=True)" * (not bias.batch)
+    if bias.kv_heads and p.group > 1:
+        return f"{text}.expand(-1, {p.heads_q}, -1, -1).unflatten(1, ({p.heads_kv}, {p.group})).all(2)"
+    return text if bias.heads or bias.kv_heads else f"{text}.all(1, keepdim=True)"

@@ -82,7 +82,7 @@ class BundledDynamicMask(AutogradTarget):
 
     def native_masks(self, dtype: Dtype, dim: int) -> tuple[str, ...]:
         """See Target: masks with empty tiles, which is what the kernel is for, and causal ones."""
-        return ("top_k", "top_k", "top_k", "blocks", "pairs", "window", "causal", "full", "per_head")
+        return ("top_k", "top_k", "top_k", "blocks", "pairs", "pairs", "window", "causal", "full", "per_head")
 
     def variants_for(self, problem: AnyProblem) -> tuple[Variant, ...]:
         """See Target: every way to say the mask, in every shape; parts of the sums of dK and dV."""
@@ -90,7 +90,7 @@ class BundledDynamicMask(AutogradTarget):
         if problem.bias is not None or not by_a_flag(problem):
             offered["shape"] = SHAPES[1:]
         if problem.bias is not None and not by_a_flag(problem):
-            offered["hidden"] = ("nan",)
+            offered["hidden"] = ("nan", "keys") if problem.bias.cols else ("nan",)
         if problem.backward:
             offered |= {"splits": (2, 3), "deterministic": (False,), "keys": ("split",)}
         ways = OPTIONS.draws(**offered)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,10 +12,12 @@ from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
 from fuzz.core.script_call import Text
 from fuzz.core.target import Device, Execution, Tensors
+from fuzz.core.verdict import Finding
 from fuzz.devices.cuda import build_of
 from fuzz.devices.emulator.config import DEFAULT_CHECKS
 from fuzz.devices.present import cuda_present
 from fuzz.targets.blocksparse.devices import arch_without_gpu, connect, emulated, emulator_of
+from fuzz.targets.nsa import long_lists
 from fuzz.targets.nsa.fewer_kernels import EMULATED_DIMS, PADDED_DIMS, with_fewer_kernels
 from fuzz.targets.nsa.target import OPTIONS, SUPPORT, BundledNativeSparse
 from fuzz.targets.triton_emulated import EmulatedTriton
@@ -35,6 +38,10 @@ class EmulatedNativeSparse(EmulatedTriton, BundledNativeSparse):
         if cuda_present():
             return "kernels run on the GPU where there is one"
         return super().missing()
+
+    def draw_long_lists(self, draw: random.Random, repeats: int) -> Case | None:
+        """See Target and long_lists.py."""
+        return long_lists.draw_case(draw, self)
 
     def with_fewer_kernels(self, problem: Any) -> Any:
         """See Target: kernels of three head dims, each with one dtype, and tiles of 64 and 128 queries."""
@@ -60,6 +67,17 @@ class EmulatedNativeSparse(EmulatedTriton, BundledNativeSparse):
         emulated().begin(emulator_of(self._options, self._repeat))
         with super()._emulated():
             yield
+
+    def inspect(self, case: Case) -> list[Finding]:
+        """See Target. Raises DeviceError for what the emulated GPU finds."""
+        if self.runs(case):
+            return []
+        from fuzz.devices.emulator import ready
+
+        ready()
+        self._options, self._repeat = OPTIONS.of(case), 0
+        with self._emulated():
+            return super().inspect(case)
 
     def run(self, case: Case, tensors: Tensors) -> Execution:
         """See EmulatedTriton. Raises DeviceError for what the emulated GPU finds."""

@@ -17,6 +17,7 @@ from fuzz.core.script_call import Text
 from fuzz.core.support import Rule, Support
 from fuzz.core.surface import Surface
 from fuzz.core.target import Tensors, Variant
+from fuzz.core.verdict import Finding
 from fuzz.targets.autograd import AutogradTarget
 from fuzz.targets.nsa.script import call_text
 from fuzz.targets.options import Options, Value
@@ -48,7 +49,9 @@ _SURFACE = Surface.declared(
     "w_k_compress=None, w_v_compress=None, gate_proj_weight=None, causal=True, softmax_scale=None, q_tile_size=256, "
     "num_cmp_selected_blocks=None, cu_seqlens=None, max_seqlen=None, deterministic=True, selection=None)"
 )
-OPTIONS = Options(deterministic=(True, False), selection=("chosen", "given"), max_seqlen=("given", "asked"))
+OPTIONS = Options(
+    deterministic=(True, False), selection=("chosen", "given"), max_seqlen=("given", "asked"), run=(True, False)
+)
 
 
 class BundledNativeSparse(AutogradTarget):
@@ -60,6 +63,7 @@ class BundledNativeSparse(AutogradTarget):
     numerics = TENSOR_CORES
     relations = _RELATIONS
     deterministic = True
+    long_lists_share = 6  # half of its kernels make lists
 
     def __init__(self, mutant: str = "") -> None:
         self.name = "nsa" + f"!{mutant}" * bool(mutant)
@@ -93,6 +97,22 @@ class BundledNativeSparse(AutogradTarget):
         offered: dict[str, tuple[Value, ...]] = {"selection": ("given",)}
         offered |= {"deterministic": (False,)} if problem.backward else {}
         return OPTIONS.draws(**offered, **({"max_seqlen": ("asked",)} if problem.layout == "packed" else {}))
+
+    def runs(self, case: Case) -> bool:
+        """See Target: without `run` the block lists of a case are all that is made, lists_alone.py."""
+        return bool(OPTIONS.of(case)["run"])
+
+    def inspect(self, case: Case) -> list[Finding]:
+        """See Target: of a case that is not run, its block lists."""
+        if self.runs(case):
+            return []
+        from fuzz.targets.nsa import lists_alone
+
+        if self.mutant:
+            kernel_of(self.mutant)
+        injection = f"nsa!{self.mutant}" if self.mutant else ""
+        device = "cuda" if self.device == "cuda" else "cpu"
+        return lists_alone.check(case, injection, device, deterministic=OPTIONS.of(case)["deterministic"])
 
     def may_differ(self, case: Case) -> frozenset[str]:
         """See Target: sums that CTAs add to in any order."""
@@ -166,6 +186,8 @@ def _as_call(case: Case, x: Tensor) -> Tensor:
 
 def _useful(case: Case) -> bool:
     options = OPTIONS.of(case)
+    if not options["run"] and (options["selection"], options["max_seqlen"]) != ("chosen", "given"):
+        return False
     packed = case.problem.layout == "packed" or options["max_seqlen"] == "given"
     return packed and (case.problem.backward or options["deterministic"])
 

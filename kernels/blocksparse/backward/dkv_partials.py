@@ -22,6 +22,8 @@ VECTOR = 4
 def keys_product(tiling: Tiling, dtype: type) -> Any:
     """A Product or GroupProduct: dV (tile_n, dim) += P^T (tile_n, step_m) dO (step_m, dim); dK from dS and Q."""
     shape = (tiling.tile_n, tiling.dim, tiling.step_m)
+    if tiling.transposed:
+        return GroupProduct(dtype, shape, tiling.warps_dkv, transpose_b=True, a_in_registers=True)
     if tiling.wgmma:
         return GroupProduct(dtype, shape, tiling.warps_dkv, transpose_a=True, transpose_b=True)
     return Product(dtype, shape, tiling.warps_dkv, transpose_a=True, transpose_b=True, rows_together=True)

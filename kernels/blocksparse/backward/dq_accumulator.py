@@ -2,8 +2,9 @@
 
 NOTE [dQ accumulator] float32, (heads_q, tiles, tile_m / step_m, fragments), `Tiles` saying which tile is whose: every
 step's tile lies in the order in which the backward kernel's threads hold it, so that their adds are wide and adjacent.
-Value v of thread t is at (v // vector) * THREADS * vector + t * vector + v % vector. Postprocess reads it in the same
-order, with the same `Product`.
+Threads come in groups of `Tiling.dq_threads`, all of them or a warpgroup, one group's values after another's: value v
+of thread t of a group is at (v // vector) * dq_threads * vector + t * vector + v % vector. Postprocess reads it in the
+same order, with the same `Product`.
 
 NOTE [deterministic adds] One int32 semaphore per (batch, head_q, m_block), zero before the launch. The CTA that adds
 block (n, m) waits until it equals the block's lock, adds, and releases it by adding one. Locks are ranks in launch
@@ -44,7 +45,8 @@ def dq_product(tiling: Tiling, dtype: type) -> Any:
     """dQ (step_m, dim) += dS (step_m, tile_n) K (tile_n, dim), whose accumulator is NOTE [dQ accumulator]'s
     fragment: a Product, or GroupProduct."""
     kind: Any = GroupProduct if tiling.wgmma else Product
-    return kind(dtype, (tiling.step_m, tiling.dim, tiling.tile_n), tiling.warps_dq, transpose_b=True)
+    shape = (tiling.step_m, tiling.dim, tiling.tile_n)
+    return kind(dtype, shape, tiling.warps_dq, transpose_a=tiling.transposed, transpose_b=True)
 
 
 @cute.jit
@@ -93,11 +95,16 @@ def add_fragment(rdQ: cute.Tensor, tile: cute.Pointer, tidx: Int32, vector: cutl
 
 
 @cute.jit
-def read_fragment(rdQ: cute.Tensor, tile: cute.Pointer, tidx: Int32, vector: cutlass.Constexpr):
+def read_fragment(rdQ: cute.Tensor, tile: cute.Pointer, tidx: Int32, tiling: cutlass.Constexpr):
     """A thread's dQ from the step's tile: the reverse of `add_fragment`."""
-    flat = cute.make_tensor(rdQ.iterator, cute.make_layout(cute.size(rdQ)))
-    source = cute.make_tensor(
-        tile + tidx * vector, cute.make_layout((vector, cute.size(rdQ) // vector), stride=(1, THREADS * vector))
-    )
-    target = cute.make_tensor(flat.iterator, cute.make_layout((vector, cute.size(rdQ) // vector)))
-    cute.autovec_copy(source, target)
+    threads, vector = tiling.dq_threads, tiling.vector
+    first = tidx // threads * (threads * cute.size(rdQ)) + tidx % threads * vector
+    here, there = fragment_views(rdQ, tile + cute.assume(first, divby=vector), threads, vector)
+    cute.autovec_copy(there, here)
+
+
+def fragment_views(rdQ: cute.Tensor, first: cute.Pointer, threads: int, vector: int) -> tuple[cute.Tensor, cute.Tensor]:
+    """A thread's dQ in its registers, and the same values in memory from its first one on: (vector, vectors) each."""
+    vectors = cute.size(rdQ) // vector
+    here = cute.make_tensor(rdQ.iterator, cute.make_layout((vector, vectors)))
+    return here, cute.make_tensor(first, cute.make_layout((vector, vectors), stride=(1, threads * vector)))

@@ -1,5 +1,7 @@
 """The backward kernel with its flat signature: what `compile.build` compiles."""
 
+from typing import Any
+
 import cutlass
 from cuda.bindings import driver
 from cutlass import Float32, cute
@@ -13,6 +15,10 @@ from kernels.blocksparse.common.arguments import block_list, entry, mask_of, ope
 
 class Backward(BackwardKernel):
     """The backward kernel of one variant on one arch; calling it (under cute.compile) launches it."""
+
+    def operand(self, arguments: Any, name: str) -> Any:
+        """An operand or a gradient as `kernel` takes it."""
+        return operand(arguments, name)
 
     @entry("backward")
     @cute.jit
@@ -53,12 +59,12 @@ class Backward(BackwardKernel):
         )
         key_tiles = Tiles(a.key_tiles_stride_batch, a.key_tiles_total)
         self.kernel(
-            operand(a, "q"),
-            operand(a, "k"),
-            operand(a, "v"),
-            operand(a, "do"),
+            self.operand(a, "q"),
+            self.operand(a, "k"),
+            self.operand(a, "v"),
+            self.operand(a, "do"),
             (a.lse2.align(16), a.delta.align(16)),
-            Gradients(a.dq_sum.align(16), operand(a, "dk"), operand(a, "dv"), a.dkv_sum.align(16), key_tiles),
+            Gradients(a.dq_sum.align(16), self.operand(a, "dk"), self.operand(a, "dv"), a.dkv_sum.align(16), key_tiles),
             (a.q_begin, a.q_length),
             (a.k_begin, a.k_length),
             lists,

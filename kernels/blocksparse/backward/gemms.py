@@ -50,6 +50,14 @@ def share(mma: cute.TiledMma, rD: cute.Tensor, sD: cute.Tensor, thread: Int32, w
     """Writes a thread's results of `mma` to shared memory, in 16 bits; wide: `Tiling.wide_stores`."""
     rounded = cute.make_rmem_tensor_like(rD, sD.element_type)
     rounded.store(rD.load().to(sD.element_type))
+    share_rounded(mma, rounded, sD, thread, wide)
+
+
+@cute.jit
+def share_rounded(
+    mma: cute.TiledMma, rounded: cute.Tensor, sD: cute.Tensor, thread: Int32, wide: cutlass.Constexpr = True
+) -> None:
+    """Writes results of `mma` that are in 16 bits already, likewise."""
     if cutlass.const_expr(is_of_groups(mma)):
         rounded = as_issued(rounded)
     atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), sD.element_type, num_bits_per_copy=32)

@@ -109,7 +109,7 @@ class Postprocess:
             if first_row < seq_q.length:
                 rdQ = _registers(mma, thread, (tiling.step_m, tiling.dim))
                 offset = (tile * tiling.tile_m + step * tiling.step_m) * tiling.dim
-                read_fragment(rdQ, dq_sum + cute.assume(offset, divby=4), thread, tiling.vector)
+                read_fragment(rdQ, dq_sum + cute.assume(offset, divby=4), thread, tiling)
                 rdQ.store(rdQ.load() * scale)
                 place = (batch, seq_q, first_row, head)
                 self.store(copy, mma, rdQ, sdQ, mdQ, place, thread, step + 1 < tiling.steps)

@@ -45,8 +45,9 @@ class Preprocess:
         o, do          (…, rows, heads, dim) of the variant's dtype, 16-byte aligned; strides are multiples of 8
         lse            fp32, as forward writes it
         lse2, delta    outputs: NOTE [statistics]
+        tile_counter   int32 (1,): zeroed
         dq_sum         fp32 (heads_q, tiles, tile_m · dim_padded), 16-byte aligned: zeroed
-        tile_counter, semaphores   int32 (1,) and (batch, heads_q, m_blocks): zeroed
+        semaphores     int32 (batch, heads_q, m_blocks): zeroed. Variants with a separate dQ have neither of the two
         """
         a = arguments
         self.kernel(
@@ -84,15 +85,17 @@ class Preprocess:
         cta, _, _ = cute.arch.block_idx()
         m_block, head, batch = cta % m_blocks, cta // m_blocks % heads_q, cta // m_blocks // heads_q
         if thread == 0:
-            self.clear(semaphores + cta)
+            if cutlass.const_expr(not self.variant.separate_dq):
+                self.clear(semaphores + cta)
             if cta == 0:
                 write(tile_counter, Int32(0), Int32(0))
         seq_q = sequence(queries[0], queries[1], batch)
         first_row = m_block * self.variant.tile_m
         if first_row < seq_q.length:
             tile = dq_accumulator.tile_number(tiles, batch, head, seq_q.begin, self.variant.tile_m) + m_block
-            size = self.variant.tile_m * self.variant.dim_padded
-            self.zero(dq_sum + tile * size, thread, size)
+            if cutlass.const_expr(not self.variant.separate_dq):
+                size = self.variant.tile_m * self.variant.dim_padded
+                self.zero(dq_sum + tile * size, thread, size)
             lse_row = lse[0] + (batch * lse[1] + head * lse[2] + seq_q.begin + first_row)
             self.rows(o, do, lse_row, statistics, (batch, head, tile), seq_q, first_row, dim, thread)
 

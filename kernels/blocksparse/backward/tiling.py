@@ -57,6 +57,7 @@ class Tiling:
                  hopper/semaphore_warps.py
     release_warp another one releases blocks as soon as they are added: NOTE [semaphore-release warp]; it pays at dim 64
                  (docs/performance/log.md). The tuning key is "releaser"
+    transposed   the main loop of hopper/kernel.py: S and dP have keys as rows, a warpgroup loads and adds dQ
     """
 
     tile_m: int
@@ -74,11 +75,20 @@ class Tiling:
     wgmma: bool = False
     wait_warp: bool = False
     release_warp: bool = False
+    transposed: bool = False
+    stages_q: int = 2
+    late_dk: bool = False
+    early_exp: bool = False
 
     @property
     def threads(self) -> int:
-        """Threads of a CTA: those that multiply, and a warpgroup for the semaphore warps."""
-        return THREADS + 128 * self.wait_warp
+        """Threads of a CTA: those that multiply, and a warpgroup for other roles."""
+        return THREADS + 128 * (self.wait_warp or self.transposed)
+
+    @property
+    def dq_threads(self) -> int:
+        """Threads whose values are interleaved in the dQ accumulator: all, or a warpgroup's."""
+        return THREADS // 2 if self.transposed else THREADS
 
     @property
     def steps(self) -> int:
@@ -98,7 +108,10 @@ class Tiling:
     @property
     def shared_bytes(self) -> int:
         """Shared memory that the kernel asks for, in bytes."""
-        return _shared_bytes(self.step_m, self.tile_n, self.dim, self.stages, self.stages_p + self.stages_ds)
+        sums = 4 * self.step_m * self.dim * self.transposed
+        sums += 2 * self.step_m * (self.dim + 2) * (self.stages_q - self.stages) * self.transposed
+        scores = self.stages_p * (not self.transposed) + self.stages_ds
+        return _shared_bytes(self.step_m, self.tile_n, self.dim, self.stages, scores) + sums
 
     @property
     def groups(self) -> int:
@@ -124,6 +137,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     if unknown := sorted(
         set(overrides)
         - {"step_m", "stages", "stages_ds", "stages_p", "wide_stores", "releaser", "warps_s", "warps_dkv", "warps_dq"}
+        - {"transposed"}
     ):
         raise ValueError(f"variant.tuning has {unknown}, which the backward kernel does not know")
     wgmma = variant.products == "wgmma"
@@ -132,6 +146,8 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
             f"variant.products is 'wgmma': the backward kernel needs sm_90a, dim 64 or 128 and tile_n 128, or dim 128 "
             f"and tile_n 64 for it, got {arch}, {dim} and {tile_n}"
         )
+    if overrides.get("transposed", 0):
+        return _transposed(variant, overrides)
     buffers_p = (2, 1) if wgmma and tile_n == 64 else (1,)
     stages_p = overrides.get("stages_p", buffers_p[0])
     for step_m, stages, stages_ds in [(64, 3, 2)] if wgmma else _preferences(tile_m, tile_n, dim):
@@ -172,6 +188,40 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     raise ValueError(
         f"tiles {tile_m} x {tile_n} at head dim {dim} with tuning {overrides} do not fit {arch}: it has {capacity} "
         f"bytes of shared memory for a CTA, and steps of 32 queries in one stage take {least}"
+    )
+
+
+def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
+    """The tiling of Hopper's transposed main loop: steps of 64 queries, or where dK and dV leave registers of 128; a
+    warpgroup has half of the keys in S, dP, dK and dV, and in dQ half of the queries or of the columns."""
+    tile_m, tile_n, dim = variant.tile_m, variant.tile_n, variant.dim_padded
+    step_m = overrides.get("step_m", 128) if dim == 64 and tile_m == 128 else 64
+    late, early = (overrides.get("transposed") == i for i in (2, 3))
+    chosen = {"transposed": 1 + late + 2 * early, "step_m": step_m, "stages": 2, "stages_ds": 2, "wide_stores": 1}
+    wrong = {name: value for name, value in overrides.items() if chosen.get(name) != value}
+    if variant.products != "wgmma" or tile_n != 128 or wrong or step_m not in (64, 128):
+        raise ValueError(
+            f"variant.tuning has transposed: it needs products 'wgmma', tile_n 128 and of {chosen} no other values, got "
+            f"{variant.products!r}, {tile_n} and {overrides}"
+        )
+    warps_dq = (8, 1) if step_m == 128 else (4, 2)
+    return Tiling(
+        tile_m,
+        tile_n,
+        dim,
+        step_m,
+        2,
+        2,
+        (8, 1),
+        (8, 1),
+        warps_dq,
+        4,
+        True,
+        wgmma=True,
+        transposed=True,
+        stages_q=2 + late,
+        late_dk=late,
+        early_exp=early,
     )
 
 

@@ -26,13 +26,15 @@ ROWS = 64  # of one instruction
 @dataclass(frozen=True)
 class GroupProduct:
     """shape is (m, n, k); warps (m, n): four for each warpgroup, whose rows and columns are adjacent; transpose_a,
-    transpose_b: the operand lies with m (n) contiguous in shared memory."""
+    transpose_b: the operand lies with m (n) contiguous in shared memory; a_in_registers: a result of a product before,
+    rounded, whose rows its threads hold."""
 
     dtype: type
     shape: tuple[int, int, int]
     warps: tuple[int, int]
     transpose_a: bool = False
     transpose_b: bool = False
+    a_in_registers: bool = False
 
     def tiled_mma(self) -> cute.TiledMma:
         """The tiled mma of both warpgroups."""
@@ -42,7 +44,7 @@ class GroupProduct:
             self.dtype,
             Float32,
             (ROWS, self.shape[1] // groups[1], 16),
-            warpgroup.OperandSource.SMEM,
+            warpgroup.OperandSource.RMEM if self.a_in_registers else warpgroup.OperandSource.SMEM,
             major[self.transpose_a],
             major[self.transpose_b],
         )
@@ -52,13 +54,14 @@ class GroupProduct:
 class GroupThread:
     """A product seen by one thread: its warpgroup's share of the operands, and where its own results lie."""
 
-    def __init__(self, product: GroupProduct, thread, sA: cute.Tensor, sB: cute.Tensor):
-        """sA (m, k, stages) and sB (n, k, stages), as `operand` and `transposed_operand` give them."""
+    def __init__(self, product: GroupProduct, thread, sA: cute.Tensor | None, sB: cute.Tensor):
+        """sA (m, k, stages) and sB (n, k, stages), as `operand` and `transposed_operand` give them; sA is None where A
+        is in registers."""
         self.product, self.mma = product, product.tiled_mma()
         self.thread = self.mma.get_slice(thread)
         group = cute.arch.make_warp_uniform(thread // WARPGROUP) * WARPGROUP
         own = self.mma.get_slice(group)
-        self.a = own.make_fragment_A(own.partition_A(sA))
+        self.a = None if sA is None else own.make_fragment_A(own.partition_A(sA))
         self.b = own.make_fragment_B(own.partition_B(sB))
 
     def by_atoms(self, sums: cute.Tensor) -> cute.Tensor:
@@ -74,9 +77,14 @@ class GroupThread:
 def operand(sX: cute.Tensor, rows: int, columns: int, stages: int = 1) -> cute.Tensor:
     """(rows, columns, stages) of what `tile_layout` and `staged_layout` laid out: its swizzle moves to the pointer, as
     products take plain layouts."""
-    atom = warpgroup.make_smem_layout_atom(warpgroup.SmemLayoutAtomKind.K_SW128, sX.element_type)
-    layout = cute.tile_to_shape(atom, (rows, columns, stages), (0, 1, 2))
+    layout = operand_layout(sX.element_type, rows, columns, stages)
     return cute.make_tensor(cute.recast_ptr(sX.iterator, layout.inner, sX.element_type), layout.outer)
+
+
+def operand_layout(dtype: type, rows: int, columns: int, stages: int = 1) -> cute.ComposedLayout:
+    """The layout of (rows, columns, stages) that `operand` gives, with its swizzle."""
+    atom = warpgroup.make_smem_layout_atom(warpgroup.SmemLayoutAtomKind.K_SW128, dtype)
+    return cute.tile_to_shape(atom, (rows, columns, stages), (0, 1, 2))
 
 
 def transposed_operand(sX: cute.Tensor, rows: int, columns: int, stages: int = 1) -> cute.Tensor:
@@ -104,8 +112,18 @@ def as_issued(sums: cute.Tensor) -> cute.Tensor:
 
 def issue(product: GroupThread, rD: cute.Tensor, stage_a=0, stage_b=0, add: bool = True) -> None:
     """Starts D (+)= A B with the operands of those stages, as a group of its own."""
+    _issue(product, rD, product.a[None, None, None, stage_a], stage_b, add)
+
+
+def issue_from_registers(product: GroupThread, rD: cute.Tensor, rA: cute.Tensor, stage_b=0) -> None:
+    """Starts D += A B as a group of its own. rA: 16-bit values where `product` has its A in registers, as
+    layouts.as_operand_a gives them; no thread touches them until `finish` says that the group is done."""
+    _issue(product, rD, rA, stage_b, True)
+
+
+def _issue(product: GroupThread, rD: cute.Tensor, a: cute.Tensor, stage_b, add: bool) -> None:
     atom, target = cute.make_mma_atom(product.mma.op), as_issued(rD)
-    a, b = product.a[None, None, None, stage_a], product.b[None, None, None, stage_b]
+    b = product.b[None, None, None, stage_b]
     warpgroup.fence()
     for k in range(cute.size(a, mode=[2])):
         atom.set(warpgroup.Field.ACCUMULATE, add or k > 0)

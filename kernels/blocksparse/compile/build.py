@@ -75,7 +75,15 @@ def _kernel(variant: Variant, arch: str, injection: Injection) -> Any:
         from kernels.blocksparse.backward.preprocess import Preprocess
 
         return Preprocess(variant, injection)
+    if variant.kind == "dq":
+        from kernels.blocksparse.dq_by_queries.kernel import DQByQueries
+
+        return DQByQueries(variant, injection)
     if variant.kind == "backward":
+        if dict(variant.tuning).get("transposed"):
+            from kernels.blocksparse.backward.hopper.kernel import TransposedBackward
+
+            return TransposedBackward(variant, arch, injection)
         from kernels.blocksparse.backward import Backward
 
         return Backward(variant, arch, injection)

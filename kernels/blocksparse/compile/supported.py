@@ -1,7 +1,8 @@
 """Layout of a variant, and the kernels that an arch has the shared memory for: known before anything is compiled.
 
 A forward pass fits everywhere (tuning.py), but wgmma is sm_90a's alone, tcgen05 sm_100a's and sm_103a's; of the
-backward kernels the largest tiles do not fit the 99 KiB of sm_120.
+backward kernels the largest tiles do not fit the 99 KiB of sm_120. The dQ kernel, of sm_90a alone, has tiles of 128
+queries at head dims that are padded to 64 and 128; elsewhere the backward kernel adds to dQ (`has_separate_dq`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable
 
 from kernels.blocksparse.backward.blackwell.tuning import blackwell_backward_tuning
 from kernels.blocksparse.backward.tiling import choose_tiling
+from kernels.blocksparse.dq_by_queries.tuning import dq_tuning
 from kernels.blocksparse.forward.blackwell.tuning import BlackwellTuning, blackwell_tuning
 from kernels.blocksparse.forward.hopper.tuning import HopperTuning, hopper_tuning
 from kernels.blocksparse.forward.tuning import ForwardTuning, portable_tuning
@@ -20,11 +22,13 @@ def fits(variant: Variant, arch: str) -> bool:
     """True where `variant` can be built for an arch such as "sm_90a". A postprocess kernel goes with its backward."""
     if arch not in ARCHES_OF.get(variant.products, ARCHES):
         return False
-    if variant.kind not in ("backward", "postprocess") and variant.products != "tcgen05":
+    if variant.kind not in ("dq", "backward", "postprocess") and variant.products != "tcgen05":
         return True
     try:
         if variant.kind == "forward":
             forward_tuning(variant)
+        elif variant.kind == "dq":
+            dq_tuning(variant)
         elif variant.products == "tcgen05":
             blackwell_backward_tuning(variant)
         else:

@@ -1,4 +1,5 @@
-"""Launching the backward pass on torch tensors: preprocess, the kernel, postprocess.
+"""Launching the backward pass on torch tensors: preprocess, the kernel, postprocess; or, where dQ is separate, the dQ
+kernel between preprocess and the backward kernel (NOTE [separate dQ] of dq_by_queries/kernel.py).
 
 The PyTorch op (ops.py) validates, allocates gradients and makes operands fit; nothing here looks at values on the
 device or synchronises. `backward_launches` is apart from launching so that an emulated GPU gets the same numbers.
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from kernels.blocksparse.compile.runtime import arch_of, launch
 from kernels.blocksparse.launch.forward import (
+    EMULATED,
     INT32_MAX,
     Sequences,
     Values,
@@ -23,7 +25,9 @@ from kernels.blocksparse.launch.forward import (
     lse_values,
     mask_kind,
     mask_values,
+    multiprocessors,
     operand_values,
+    order_values,
     position_values,
     sequence_values,
 )
@@ -39,7 +43,14 @@ from kernels.blocksparse.planner.group_split import (
     unit_bytes,
 )
 from kernels.blocksparse.spec.injection import NO_HOST_INJECTION, HostInjection
-from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant, backward_products, padded_dim
+from kernels.blocksparse.spec.variant import (
+    NO_INJECTION,
+    Injection,
+    Variant,
+    backward_products,
+    has_separate_dq,
+    padded_dim,
+)
 
 SCHEDULES = {"ascending": 0, "descending": 1, "permutation": 2}
 
@@ -48,16 +59,17 @@ SCHEDULES = {"ascending": 0, "descending": 1, "permutation": 2}
 class Workspace:
     """Memory that the three kernels share; preprocess fills it.
 
-    dq_sum        float32: NOTE [dQ accumulator] of backward/dq_accumulator.py
+    dq_sum        float32: NOTE [dQ accumulator] of backward/dq_accumulator.py; None where dQ is separate
     dkv_sum       float32: NOTE [dK and dV partials] of backward/dkv_partials.py; None where group_split is 1
     lse2, delta   float32: NOTE [statistics] of preprocess.py
     tile_counter  int32 (1,)
-    semaphores    int32 (batch, heads_q, m_blocks), readable by another stream while the kernel runs
+    semaphores    int32 (batch, heads_q, m_blocks), readable by another stream while the kernel runs; none where dQ is
+                  separate
     tiles         (stride_batch, total): `Tiles` of backward/dq_accumulator.py; key_tiles: those of keys
     group_split   units of each KV head: NOTE [group split] of group_split.py
     """
 
-    dq_sum: Tensor
+    dq_sum: Tensor | None
     dkv_sum: Tensor | None
     lse2: Tensor
     delta: Tensor
@@ -68,6 +80,11 @@ class Workspace:
     group_split: int
 
     @property
+    def separate_dq(self) -> bool:
+        """True where dQ is the dQ kernel's."""
+        return self.dq_sum is None
+
+    @property
     def statistics(self) -> Values:
         """Arguments: the statistics of each query."""
         return {"lse2": self.lse2, "delta": self.delta}
@@ -75,8 +92,13 @@ class Workspace:
     @property
     def dq(self) -> Values:
         """Arguments: the sums of dQ, and where each sequence's tiles of queries lie."""
+        return {"dq_sum": 0 if self.dq_sum is None else self.dq_sum, **self.tiles_of_queries}
+
+    @property
+    def tiles_of_queries(self) -> Values:
+        """Arguments: where each sequence's tiles of queries lie."""
         stride, total = self.tiles
-        return {"dq_sum": self.dq_sum, "tiles_stride_batch": stride, "tiles_total": total}
+        return {"tiles_stride_batch": stride, "tiles_total": total}
 
     @property
     def dkv(self) -> Values:
@@ -109,6 +131,7 @@ def backward(
     deterministic: bool = False,
     pairs: int | None = None,
     group_split: int | None = None,
+    separate_dq: bool = False,
     injection: Injection = NO_INJECTION,
     host: HostInjection = NO_HOST_INJECTION,
     tuning: tuple[tuple[str, int], ...] = (),
@@ -124,18 +147,20 @@ def backward(
     pairs          concurrent (sequence, unit) pairs; None: `concurrent_pairs`
     group_split    units of each KV head, a divisor of its query heads; None: as `group_split_under` says, or as the
                    workspace has
+    separate_dq    dQ by the dQ kernel, where `may_separate_dq`: no adds to dQ, so gradients are deterministic always;
+                   or as the workspace has it
     products       as for `backward_variants`
     workspace      None: allocated here
     Rows past a sequence's end are not written. Raises ValueError for operands that do not fit (`fits`), for a scale or
-    softcap that is not positive and finite, for gradients of several dtypes, for blocks without backward lists and for
-    too many tiles; checks nothing else.
+    softcap that is not positive and finite, for gradients of several dtypes, for blocks without backward lists, for
+    too many tiles and for a separate dQ where there is none; checks nothing else.
     """
     if not sequences.batch * q.shape[-2] * blocks.m_blocks:  # no queries: no CTA would clear the workspace either
         dk.zero_()
         dv.zero_()
         return
     if workspace is None:
-        workspace = make_workspace(q, k, sequences, blocks, deterministic, group_split)
+        workspace = make_workspace(q, k, sequences, blocks, deterministic, group_split, separate_dq)
     launches = backward_launches(
         dq, dk, dv, q, k, v, o, lse, do, sequences, blocks, workspace,
         scale=scale, softcap=softcap, deterministic=deterministic, pairs=pairs, tuning=tuning,
@@ -154,12 +179,18 @@ def backward_variants(
     tuning: tuple[tuple[str, int], ...] = (),
     products: str | None = None,
     float32: bool = False,
-) -> tuple[Variant, Variant, Variant]:
-    """The preprocess, backward and postprocess kernels that this problem needs. products: None for the fastest on q's
-    device; "wgmma" or "tcgen05" where the backward kernel has it (variant.backward_products). float32: gradients'
-    dtype, else q's."""
-    if products is None:
-        products = "wgmma" if q.device.type == "cuda" and arch_of(q.device) == "sm_90a" else "mma"
+    separate_dq: bool = False,
+) -> tuple[Variant, ...]:
+    """The kernels that this problem needs, in order: preprocess, the dQ kernel where dQ is separate, backward and
+    postprocess. products: None for the fastest on q's device; "wgmma" or "tcgen05" where the backward kernel has it
+    (variant.backward_products). float32: gradients' dtype, else q's. tuning: of the backward kernel and postprocess;
+    entries that begin with "dq_" are the dQ kernel's. Raises ValueError for a separate dQ where there is none."""
+    products = fastest_products(q) if products is None else products
+    if separate_dq and not may_separate_dq(q, blocks.tile_m, blocks.tile_n, products):
+        raise ValueError(
+            f"separate_dq: needs products 'wgmma', tile_m 128 and a head dim that the backward kernel has wgmma for, "
+            f"got {products!r}, tiles {blocks.tile_m} x {blocks.tile_n} and head dim {q.shape[-1]}"
+        )
     return _variants(
         q.dtype,
         q.shape[-1],
@@ -170,6 +201,19 @@ def backward_variants(
         tuning,
         products,
         float32,
+        separate_dq,
+    )
+
+
+def fastest_products(q: Tensor) -> str:
+    """The products of the backward kernel on q's device, where it has them for the tiles and the head dim."""
+    return "wgmma" if q.device.type == "cuda" and arch_of(q.device) == "sm_90a" else "mma"
+
+
+def may_separate_dq(q: Tensor, tile_m: int, tile_n: int, products: str | None = None) -> bool:
+    """True where there is a dQ kernel for these tiles and q's head dim and device. products: None for the fastest."""
+    return has_separate_dq(
+        fastest_products(q) if products is None else products, tile_m, tile_n, padded_dim(q.shape[-1])
     )
 
 
@@ -184,20 +228,33 @@ def _variants(
     tuning: tuple[tuple[str, int], ...],
     products: str,
     float32: bool,
-) -> tuple[Variant, Variant, Variant]:
+    separate_dq: bool,
+) -> tuple[Variant, ...]:
     name, padded = str(dtype).removeprefix("torch."), padded_dim(dim)
     products = "mma" if float32 and products == "tcgen05" else products
     products = backward_products(products, tiles[1], padded, tiles[0])
-    main = Variant("backward", name, padded, *tiles, mask, deterministic, softcap, products, tuning, float32)
+    of_dq = tuple((key.removeprefix("dq_"), value) for key, value in tuning if key.startswith("dq_"))
+    tuning = tuple((key, value) for key, value in tuning if not key.startswith("dq_"))
+    before = Variant("preprocess", name, padded, tile_m=tiles[0], separate_dq=separate_dq)
+    dq = Variant("dq", name, padded, *tiles, mask, False, softcap, "wgmma", of_dq, float32)
+    ordered = deterministic and not separate_dq
+    main = Variant("backward", name, padded, *tiles, mask, ordered, softcap, products, tuning, float32, separate_dq)
     after = Variant("postprocess", name, padded, *tiles, products=products, tuning=tuning, float32=float32)
-    return Variant("preprocess", name, padded, tile_m=tiles[0]), main, after
+    return before, *[dq] * separate_dq, main, after
 
 
 def make_workspace(
-    q: Tensor, k: Tensor, sequences: Sequences, blocks: BlockSparse, deterministic: bool, group_split: int | None = None
+    q: Tensor,
+    k: Tensor,
+    sequences: Sequences,
+    blocks: BlockSparse,
+    deterministic: bool,
+    group_split: int | None = None,
+    separate_dq: bool = False,
 ) -> Workspace:
-    """Memory for one backward pass, on q's device, not initialised: 4 bytes · dim_padded per query and head, and
-    little more; where groups are split (group_split; None: `group_split_under`), twice that per key and unit."""
+    """Memory for one backward pass, on q's device, not initialised: 4 bytes · dim_padded per query and head, which a
+    separate dQ does without, and little more; where groups are split (group_split; None: `group_split_under`), twice
+    that per key and unit."""
     batch, heads_q, heads_kv, m_blocks, tile_m = sequences.batch, *heads_of(q, k), blocks.m_blocks, blocks.tile_m
     n_blocks, tile_n = 0 if blocks.backward is None else blocks.backward.rows, blocks.tile_n
     tiles = (m_blocks, batch * m_blocks) if q.dim() == 4 else (1, q.shape[0] // tile_m + batch)
@@ -205,13 +262,15 @@ def make_workspace(
     if group_split is None:
         group_split = group_split_under(blocks.schedule, batch, heads_q, heads_kv, m_blocks, n_blocks, deterministic)
     rows, dim = heads_q * tiles[1] * tile_m, padded_dim(q.shape[-1])
-    floats = torch.empty(rows * (dim + 2), dtype=torch.float32, device=q.device)
+    floats = torch.empty(rows * (2 if separate_dq else dim + 2), dtype=torch.float32, device=q.device)
     lse2, delta, dq_sum = floats.split([rows, rows, floats.numel() - 2 * rows])
     size = 2 * heads_kv * group_split * key_tiles[1] * tile_n * dim
     dkv_sum = torch.empty(size, dtype=torch.float32, device=q.device) if group_split > 1 else None
-    ints = torch.empty(1 + batch * heads_q * m_blocks, dtype=torch.int32, device=q.device)
-    semaphores = ints[1:].view(batch, heads_q, m_blocks)
-    return Workspace(dq_sum, dkv_sum, lse2, delta, ints[:1], semaphores, tiles, key_tiles, group_split)
+    locks = 0 if separate_dq else m_blocks
+    ints = torch.empty(1 + batch * heads_q * locks, dtype=torch.int32, device=q.device)
+    semaphores = ints[1:].view(batch, heads_q, locks)
+    sums = None if separate_dq else dq_sum
+    return Workspace(sums, dkv_sum, lse2, delta, ints[:1], semaphores, tiles, key_tiles, group_split)
 
 
 def heads_of(q: Tensor, k: Tensor) -> tuple[int, int]:
@@ -289,11 +348,14 @@ def backward_launches(
         raise ValueError(f"dq, dk, dv: need {q.dtype} or float32 for all, got {dq.dtype}, {dk.dtype} and {dv.dtype}")
     if blocks.backward is None:
         raise ValueError("blocks.backward: got None, need backward lists")
+    separate_dq, float32 = workspace.separate_dq, dq.dtype == torch.float32
+    deterministic = deterministic and not separate_dq  # from here on: with ordered adds
     lists, order = blocks.backward, blocks.order if deterministic else None
     if deterministic and order is None:
         order = with_order(blocks).order
-    float32 = dq.dtype == torch.float32
-    pre, main, post = backward_variants(q, blocks, softcap, deterministic, tuning, products, float32)
+    pre, *of_dq, main, post = backward_variants(
+        q, blocks, softcap, deterministic, tuning, products, float32, separate_dq
+    )
     batch, heads_q, heads_kv, m_blocks = sequences.batch, *heads_of(q, k), blocks.m_blocks
     n_blocks, dim, group_split = lists.rows, q.shape[-1], workspace.group_split
     after = heads_kv * n_blocks if group_split > 1 else 0
@@ -321,6 +383,8 @@ def backward_launches(
             **sizes,
         }
         launches.append((pre, before))
+        for variant in of_dq:
+            launches.append((variant, dq_values(dq, q, k, v, do, sequences, blocks, workspace, scale, softcap)))
     if batch * heads_kv * n_blocks:
         between = {
             **operand_values(q=q, k=k, v=v, do=do, dk=dk, dv=dv),
@@ -343,7 +407,7 @@ def backward_launches(
             "cap": 0.0 if softcap is None else softcap,
         }
         launches.append((main, between))
-    if batch * heads_q * m_blocks:
+    if batch * heads_q * m_blocks and not (separate_dq and group_split == 1):
         finishing = {
             **operand_values(dq=dq, dk=dk, dv=dv),
             **workspace.dq,
@@ -351,7 +415,42 @@ def backward_launches(
             **rows_of,
             **sizes,
             **sizes_of_keys,
+            "m_blocks": 0 if separate_dq else m_blocks,
             "scale": scale,
         }
         launches.append((post, finishing))
     return launches
+
+
+def dq_values(
+    dq: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    do: Tensor,
+    sequences: Sequences,
+    blocks: BlockSparse,
+    workspace: Workspace,
+    scale: float,
+    softcap: float | None,
+) -> Values:
+    """The values of signature.DQ: tiles in the forward kernel's order, by as many CTAs as the device runs at once."""
+    tiles = sequences.batch * q.shape[-2] * blocks.m_blocks
+    return {
+        **operand_values(q=q, k=k, v=v, do=do, dq=dq),
+        **workspace.statistics,
+        **workspace.tiles_of_queries,
+        **sequence_values(sequences),
+        **list_values(blocks.forward.partial, blocks.forward.full),
+        **mask_values(blocks.mask),
+        **order_values(blocks, k, sequences.batch, q.shape[-2]),
+        "tile_counter": workspace.tile_counter,
+        "batch": sequences.batch,
+        "heads_q": q.shape[-2],
+        "heads_kv": k.shape[-2],
+        "m_blocks": blocks.m_blocks,
+        "dim": q.shape[-1],
+        "resident": min(tiles, multiprocessors(q.device) if q.device.type == "cuda" else EMULATED),
+        "scale": scale,
+        "cap": 0.0 if softcap is None else softcap,
+    }

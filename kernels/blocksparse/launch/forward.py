@@ -211,26 +211,34 @@ def forward_values(
         raise ValueError(f"q: {ctas} tiles (batch × heads × m_blocks) are too many for one launch")
     if ctas == 0:
         return {}
-    by_direction = blocks.lpt is None or isinstance(blocks.mask, Band)  # a band's long rows are at one end
-    rows = None if by_direction else blocks.lpt.rows  # type: ignore[union-attr]
     return {
         **operand_values(q=q, k=k, v=v, o=o),
         **lse_values(lse),
         **sequence_values(sequences),
         **list_values(blocks.forward.partial, blocks.forward.full),
         **mask_values(blocks.mask),
-        **position_values(rows),
+        **order_values(blocks, k, batch, heads_q),
         "tile_counter": 0 if tile_counter is None else tile_counter,
         "batch": batch,
         "heads_q": heads_q,
         "heads_kv": heads_kv,
         "m_blocks": m_blocks,
         "dim": q.shape[-1],
-        "schedule": int(long_rows_last(blocks.mask)) if rows is None else 2,
-        "l2_head_section": even_share(batch * heads_kv, l2_head_section(k, batch)) * (heads_q // heads_kv),
         "resident": ctas if tile_counter is None or resident is None else min(resident, ctas),
         "scale": scale,
         "cap": 0.0 if softcap is None else softcap,
+    }
+
+
+def order_values(blocks: BlockSparse, k: Tensor, batch: int, heads_q: int) -> Values:
+    """The order in which tiles of queries are launched: by the mask, or LPT; a section of heads after the other."""
+    heads_kv = k.shape[-2]
+    by_direction = blocks.lpt is None or isinstance(blocks.mask, Band)  # a band's long rows are at one end
+    rows = None if by_direction else blocks.lpt.rows  # type: ignore[union-attr]
+    return {
+        **position_values(rows),
+        "schedule": int(long_rows_last(blocks.mask)) if rows is None else 2,
+        "l2_head_section": even_share(batch * heads_kv, l2_head_section(k, batch)) * (heads_q // heads_kv),
     }
 
 

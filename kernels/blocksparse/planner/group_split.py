@@ -47,21 +47,29 @@ def choose_group_split(
 
 
 def scattered_group_split(
-    batch: int, heads_q: int, heads_kv: int, rows: int, dim: int, m_blocks: int, n_blocks: int, deterministic: bool
+    batch: int,
+    heads_q: int,
+    heads_kv: int,
+    rows: int,
+    dim: int,
+    m_blocks: int,
+    n_blocks: int,
+    deterministic: bool,
+    separate_dq: bool = False,
 ) -> int:
     """`choose_group_split`, or more units where tiles of keys list few and scattered tiles of queries.
 
     Such a tile of queries is read again by many CTAs, at times that have nothing to do with one another: it stays in
     the L2 cache only if all rows of the heads in flight do. So a unit has as many heads as fit there, or one where that
     exceeds the cache up to four times; beyond that no split helps, and the partial sums of dK and dV would be large.
-    rows: queries of a sequence.
+    rows: queries of a sequence; separate_dq: there are no sums of dQ, and no adds.
     """
-    usual = choose_group_split(batch, heads_q, heads_kv, m_blocks, n_blocks, deterministic)
-    group = heads_q // max(heads_kv, 1)
-    if not rows or unit_bytes(rows, 1, dim) > 4 * L2_BYTES:
+    usual = choose_group_split(batch, heads_q, heads_kv, m_blocks, n_blocks, deterministic and not separate_dq)
+    group, sums = heads_q // max(heads_kv, 1), not separate_dq
+    if not rows or unit_bytes(rows, 1, dim, sums) > 4 * L2_BYTES:
         return usual
     splits = [p for p in range(usual, group + 1) if group % p == 0]
-    return next((p for p in splits if unit_bytes(rows, group // p, dim) <= L2_BYTES), max(group, 1))
+    return next((p for p in splits if unit_bytes(rows, group // p, dim, sums) <= L2_BYTES), max(group, 1))
 
 
 def group_split_under(
@@ -73,9 +81,10 @@ def group_split_under(
     return choose_group_split(batch, heads_q, heads_kv, m_blocks, n_blocks, deterministic)
 
 
-def unit_bytes(rows: int, heads: int, dim: int) -> int:
-    """Q, dO and the sums of dQ of a unit: rows of all its query heads, in half precision and float32."""
-    return rows * heads * (2 * 2 * dim + 4 * padded_dim(dim))
+def unit_bytes(rows: int, heads: int, dim: int, sums: bool = True) -> int:
+    """Q, dO and, where there are some, the sums of dQ of a unit: rows of all its query heads, in half precision and
+    float32."""
+    return rows * heads * (2 * 2 * dim + 4 * padded_dim(dim) * sums)
 
 
 def ordered_concurrent_pairs(units: int, size: int) -> int:

@@ -76,6 +76,24 @@ PREPROCESS: Signature = (
     *_named("int32", "batch heads_q m_blocks dim tiles_stride_batch tiles_total"),
 )
 
+DQ: Signature = (
+    *_named(DATA, "q k v do"),
+    ("dq", GRADIENT),
+    *_named("*float32", "lse2 delta"),
+    *_SEQUENCES,
+    *_lists(),
+    *_MASK,
+    *_named("*int32", "positions tile_counter"),
+    *_strides("q k v do dq"),
+    *_named("int64", "partial_stride_batch partial_stride_head full_stride_batch full_stride_head"),
+    *_named("int64", "bounds_stride_batch bounds_stride_head bounds_stride_func"),
+    *_named("int64", "positions_stride_batch positions_stride_head"),
+    *_named("int32", "n_func band_stride band_left band_right"),
+    *_named("int32", "batch heads_q heads_kv m_blocks dim schedule l2_head_section resident"),
+    *_named("int32", "tiles_stride_batch tiles_total"),
+    *_named("float32", "scale cap"),
+)
+
 BACKWARD: Signature = (
     *_named(DATA, "q k v do"),
     *_named(GRADIENT, "dk dv"),
@@ -108,6 +126,7 @@ POSTPROCESS: Signature = (
 ARGUMENTS: dict[str, Signature] = {
     "forward": FORWARD,
     "preprocess": PREPROCESS,
+    "dq": DQ,
     "backward": BACKWARD,
     "postprocess": POSTPROCESS,
 }

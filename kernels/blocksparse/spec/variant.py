@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-KINDS = ("forward", "preprocess", "backward", "postprocess")
+KINDS = ("forward", "preprocess", "dq", "backward", "postprocess")
 DTYPES = ("bfloat16", "float16")
 PADDED_DIMS = (32, 64, 96, 128, 160, 192, 256)
 TILES = (64, 128)
@@ -27,6 +27,7 @@ ARCHES_OF = {"wgmma": ("sm_90a",), "tcgen05": ("sm_100a", "sm_103a")}
 OF_PREPROCESS = ("clear", "zero")  # injection points of the preprocessing kernel
 # Injection points of the forward kernels that load by TMA
 OF_TMA = ("wait_filled", "wait_empty", "whole", "expected_bytes", "fence_shared")
+OF_DQ = ("statistics_row", "keep_listed_keys", "release_scored", "release_multiplied", "dq_factor")  # of the dQ kernel
 # Injection points of the forward kernel that only the one with products by tcgen05 has
 OF_TCGEN05 = (
     *("wait_scored", "wait_added", "wait_loaded", "wait_stored", "fence_after", "release_keys", "free_columns"),
@@ -44,7 +45,7 @@ ARCHES = ("sm_80", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
 class Variant:
     """One kernel to compile.
 
-    kind            forward, preprocess, backward or postprocess
+    kind            forward, preprocess, dq, backward or postprocess
     dtype           of q, k, v, o and their gradients
     dim_padded      one of PADDED_DIMS: the head dim that the tiles are laid out for; the true one is an argument
     tile_m, tile_n  queries and keys of a tile, which is the block of the lists: 64 or 128; forward by wgmma also 192
@@ -58,7 +59,9 @@ class Variant:
                     the last two where `backward_products` says so
     tuning          overrides of the defaults of forward/tuning.py (hopper/ and blackwell/ have their own) and
                     backward/tiling.py, as sorted (name, value) pairs
-    float32         backward and postprocess: dQ, dK and dV are float32, not of `dtype`
+    float32         dq, backward and postprocess: dQ, dK and dV are float32, not of `dtype`
+    separate_dq     preprocess and backward: dQ is the dq kernel's, NOTE [separate dQ] of dq_by_queries/kernel.py: it
+                    has no sums in memory, and nothing is added there
 
     Fields that a kind does not read must keep their defaults, so that equal kernels have equal variants.
     """
@@ -74,6 +77,7 @@ class Variant:
     products: str = "mma"
     tuning: tuple[tuple[str, int], ...] = ()
     float32: bool = False
+    separate_dq: bool = False
 
     def __post_init__(self) -> None:
         for name, allowed in (
@@ -89,10 +93,14 @@ class Variant:
                 raise ValueError(f"variant.{name} is {getattr(self, name)!r}; it must be one of {allowed}")
         if self.deterministic and self.kind != "backward":
             raise ValueError(f"variant.deterministic is for the backward kernel, not for {self.kind}")
-        if self.float32 and self.kind not in ("backward", "postprocess"):
+        if self.float32 and self.kind not in ("dq", "backward", "postprocess"):
             raise ValueError(f"variant.float32 is for kernels that write gradients, not for {self.kind}")
         if self.float32 and self.products == "tcgen05":
             raise ValueError("variant.float32 is not for tcgen05, whose gradients have the variant's dtype")
+        if self.separate_dq and (self.kind not in ("preprocess", "backward") or self.deterministic):
+            raise ValueError("variant.separate_dq is for preprocess, and for the backward kernel without ordered adds")
+        if self.kind == "dq" and self.products != "wgmma":
+            raise ValueError(f"variant.products is {self.products!r}; the dq kernel has 'wgmma' alone")
         if self.products != "mma" and self.kind == "preprocess":
             raise ValueError(f"variant.products {self.products} is for kernels that multiply, not for {self.kind}")
         if self.tile_m == WIDE and (self.kind != "forward" or self.products != "wgmma" or self.dim_padded > WIDEST_DIM):
@@ -109,6 +117,7 @@ class Variant:
         short = {"bfloat16": "bf16", "float16": "fp16"}[self.dtype]
         parts = [self.kind, short, f"d{self.dim_padded}", f"m{self.tile_m}", f"n{self.tile_n}", self.mask]
         parts += ["det"] * self.deterministic + ["cap"] * self.softcap + ["f32"] * self.float32
+        parts += ["nodq"] * self.separate_dq
         parts += [self.products] * (self.products != "mma") + [f"{key}{value}" for key, value in self.tuning]
         return "_".join(parts)
 
@@ -131,6 +140,11 @@ def backward_products(products: str, tile_n: int, dim_padded: int, tile_m: int =
     else:
         there = dim_padded in ((64, 128) if tile_n == 128 else (128,))
     return products if there else "mma"
+
+
+def has_separate_dq(products: str, tile_m: int, tile_n: int, dim_padded: int) -> bool:
+    """True where dQ can be the dq kernel's: tiles of 128 queries, and a backward kernel by wgmma."""
+    return products == "wgmma" and tile_m == 128 and backward_products(products, tile_n, dim_padded, tile_m) == "wgmma"
 
 
 def arch_for_products(products: str, arch: str) -> str:
@@ -168,11 +182,14 @@ class Injection:
         return self.replacements.get(point, default)
 
     def part(self, kind: str) -> "Injection":
-        """The replacements of a backward mutant that belong to one of its three kernels."""
+        """The replacements of a backward mutant that belong to one of its kernels."""
+        apart = {"preprocess": OF_PREPROCESS, "dq": OF_DQ}
         if kind == "postprocess":
             return NO_INJECTION
         here = {
-            name: bug for name, bug in self.replacements.items() if (name in OF_PREPROCESS) == (kind == "preprocess")
+            name: bug
+            for name, bug in self.replacements.items()
+            if next((other for other, points in apart.items() if name in points), "backward") == kind
         }
         return Injection(self.name, here) if here else NO_INJECTION
 

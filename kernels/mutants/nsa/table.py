@@ -14,6 +14,7 @@ from kernels.blocksparse.lists.transpose import transpose, with_backward
 from kernels.blocksparse.lists.types import Bits, BlockList, BlockLists, BlockSparse, Intervals
 from kernels.blocksparse.lists.write_order import with_order
 from kernels.mutants.blocksparse.table import injections_for
+from kernels.mutants.nsa import separate_dq  # noqa: F401  (registers its own)
 from kernels.mutants.nsa.registration import MUTANTS, register_mutant
 from kernels.nsa.choice import allowed_blocks
 from kernels.nsa.compress import project_backward

@@ -18,7 +18,7 @@ from fuzz.targets.dynamic_mask import long_lists
 from fuzz.targets.dynamic_mask.call import OPTIONS, SHAPES, arguments, calls, direction, says, useful
 from fuzz.targets.dynamic_mask.catalog import CLASSES
 from fuzz.targets.dynamic_mask.counters import check_tiles, mask_of
-from oracles.masks import And, Blocks, Causal, Full, PerHead, TopK, Window
+from oracles.masks import And, Blocks, Causal, Full, Intervals, PerHead, TopK, Window
 from oracles.problem import Bias, Problem, dense_mask
 
 DEVICE = torch.device("cpu")
@@ -80,6 +80,27 @@ def test_bools_and_a_bias_in_turn_are_the_mask_together():
     both = given["mask"] & by_bias
     assert torch.equal(both[..., 1::2, :], dense_mask(KV_BIAS)[..., 1::2, :])
     assert torch.equal(both[..., ::2, :], seen[..., ::2, :])
+
+
+@pytest.mark.parametrize("how", ["auto", "bits"])
+@pytest.mark.parametrize(
+    "bias", [Bias(kv_heads=True), Bias(rows=False), Bias(batch=True, heads=True), Bias(heads=False)], ids=str
+)
+def test_keys_that_no_query_sees_are_hidden_by_the_bias_and_kept_by_the_mask(bias, how):
+    if how == "bits":
+        pytest.importorskip("triton")
+    sparse = Intervals(tuple(((3 * row, 3 * row + 1),) if row % 2 else () for row in range(9)))
+    problem = replace(TOP, mask=PerHead((sparse, Blocks(16, 16, ("FM.",)))), bias=bias)
+    values = torch.zeros(problem.shapes()["bias"], dtype=torch.float16)
+    given = said(problem, values, hidden="keys", mask=how)
+    by_bias, mask = given["bias"].isfinite(), mask_of(given, problem)
+    if bias.kv_heads:
+        by_bias = by_bias.repeat_interleave(2, 1)
+    assert torch.equal((mask & by_bias).expand(2, 4, -1, -1), dense_mask(problem).expand(2, 4, -1, -1))
+    hidden = ~by_bias.expand(2, 4, 9, 40)
+    assert hidden.any() and (hidden.all(2) == hidden.any(2)).all() and mask.expand(2, 4, -1, -1)[hidden].all()
+    assert (mask & ~by_bias).any(-1)[..., 0].any()  # row 0 has keys by the mask, and none by both
+    assert not (mask & by_bias).any(-1)[..., 0].all()
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -165,15 +186,20 @@ def test_causality_ends_a_row_of_tiles_and_a_sequence_its_own():
 
 
 def test_long_lists_are_longer_than_a_warp_adds_up_and_some_than_a_turn_and_few_tiles_hold_a_pair():
-    target, longest = CLASSES["emulator"](), set()
+    target, longest, kinds = CLASSES["emulator"](), set(), set()
     for seed in range(40):
         case = target.draw_long_lists(random.Random(seed), 2)
         assert refusal(target, case) is None
         p = case.problem
         longest.add(max(-(-p.len_q // 64), -(-p.len_k // 64)))
-        kept = [row.count("F") + row.count("M") for row in p.mask.rows]
-        assert 0 < sum(kept) <= 2 * max(long_lists.KEPT)
-    assert min(longest) > 64 and max(longest) > 256
+        if isinstance(p.mask, Blocks):
+            kept = sum(row.count("F") + row.count("M") for row in p.mask.rows)
+        else:
+            kept = sum(map(len, p.mask.rows))  # pairs, each in a tile of its own
+            assert int(dense_mask(p).sum()) == kept
+        assert 0 < kept <= 2 * max(long_lists.KEPT)
+        kinds.add(type(p.mask))
+    assert min(longest) > 64 and max(longest) > 256 and kinds == {Blocks, Intervals}
 
 
 def test_masks_of_single_pairs_have_tiles_that_one_pair_decides():
@@ -193,7 +219,16 @@ def test_sums_in_any_order_may_differ():
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    "way", [{}, {"mask": "bits", "splits": 2}, {"mask": "bias"}, {"mask": "alternating"}, {"hidden": "nan"}], ids=str
+    "way",
+    [
+        {},
+        {"mask": "bits", "splits": 2},
+        {"mask": "bias"},
+        {"mask": "alternating"},
+        {"hidden": "nan"},
+        {"hidden": "keys"},
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize("layout", ["padded", "packed"])
 def test_a_script_of_a_case_that_is_right_passes(way, layout, tmp_path):

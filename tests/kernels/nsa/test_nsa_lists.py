@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from nsa_lists import drawn, expected_lists, facts, operands_of, settings_of
+from nsa_lists import operands_of, settings_of
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from fuzz.targets.nsa.list_facts import drawn, expected_lists, facts
 from kernels.nsa.branches import BRANCHES
 from kernels.nsa.launcher import Plan
 from kernels.nsa.lists.build import branch_lists

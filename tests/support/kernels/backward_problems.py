@@ -57,6 +57,7 @@ class Spec:
     pairs: int | None = None
     group_split: int | None = None
     products: str | None = None
+    separate_dq: bool = False
     tuning: tuple[tuple[str, int], ...] = ()
     view: bool = False
     float32: bool = False
@@ -142,7 +143,13 @@ def run(problem: Problem, launch: Run, poison: float = float("nan")) -> tuple[di
     dtype = torch.float32 if spec.float32 else spec.dtype
     out = {name: torch.full_like(x[name[1]], poison, dtype=dtype) for name in ("dq", "dk", "dv")}
     workspace = make_workspace(
-        x["q"], x["k"], problem.sequences, problem.blocks, spec.deterministic, group_split=spec.group_split
+        x["q"],
+        x["k"],
+        problem.sequences,
+        problem.blocks,
+        spec.deterministic,
+        group_split=spec.group_split,
+        separate_dq=spec.separate_dq,
     )
     for floats in (workspace.dq_sum, workspace.dkv_sum, workspace.lse2, workspace.delta):
         if floats is not None:

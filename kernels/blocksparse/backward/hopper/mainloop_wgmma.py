@@ -14,6 +14,8 @@ While a step goes through its exponentials, the products dV and dK of the step b
     when dP is done: dS to shared memory
     barrier                                         P, dS and the next step's tiles are there for all
 
+Where dQ is another kernel's (`Variant.separate_dq`), all about it is left out.
+
 A stage of Q and dO is read by two steps, its own and the next one, so there are three: one more is being loaded. The
 first step has no step before it; its P and dS are zeros, and its dQ is not added.
 """
@@ -61,9 +63,9 @@ def mainloop_wgmma(w) -> None:
         entry, step, stage, stage_ds = iteration // steps, iteration % steps, iteration % stages, iteration % 2
         before = cutlass.max(iteration - 1, 0) % stages
         release_last(w, ended_step(w, iteration, iterations))
-        rP, rdQ = accumulator(w.to_s), accumulator(w.to_dq)
+        rP, rdQ = accumulator(w.to_s), sums_of_dq(w)
         issue(w.to_s, rP, stage, add=False)
-        issue(w.to_dq, rdQ, 1 - stage_ds, add=False)
+        issue_dq(w, rdQ, 1 - stage_ds)
         issue(w.to_dv, w.rdV, p_stage(w, iteration + 1), before)
         issue(w.to_dk, w.rdK, 1 - stage_ds, before)
 
@@ -102,16 +104,28 @@ def mainloop_wgmma(w) -> None:
 
     if iterations > 0:
         release_last(w, ended_step(w, iterations, iterations))
-        rdQ = accumulator(w.to_dq)
+        rdQ = sums_of_dq(w)
         last, last_ds = (iterations - 1) % stages, (iterations - 1) % 2
-        issue(w.to_dq, rdQ, last_ds, add=False)
+        issue_dq(w, rdQ, last_ds)
         issue(w.to_dv, w.rdV, p_stage(w, iterations - 1), last)
         issue(w.to_dk, w.rdK, last_ds, last)
         await_acquired(w, iterations - 1)
         finish(2)
-        add_fragment(w, rdQ, target)
+        if cutlass.const_expr(not w.variant.separate_dq):
+            add_fragment(w, rdQ, target)
         finish()
         end(w)
+
+
+def sums_of_dq(w) -> cute.Tensor | None:
+    """Registers for a step's dQ; None where it is another kernel's."""
+    return None if w.variant.separate_dq else accumulator(w.to_dq)
+
+
+def issue_dq(w, rdQ: cute.Tensor | None, stage_ds: Any) -> None:
+    """Starts dQ of a step, where it is this kernel's."""
+    if rdQ is not None:
+        issue(w.to_dq, rdQ, stage_ds, add=False)
 
 
 def p_stage(w, iteration: Int32 | Any) -> Any:
@@ -125,10 +139,11 @@ def p_of(w, iteration: Int32 | Any) -> cute.Tensor:
 
 
 @cute.jit
-def add_unless_first(w, rdQ: cute.Tensor, iteration: Int32, target: Int64) -> None:
+def add_unless_first(w, rdQ: cute.Tensor | None, iteration: Int32, target: Int64) -> None:
     """Adds the last step's dQ in memory, if there was a last step; a block's last one notifies the release warp."""
-    if iteration > 0:
-        add_fragment(w, rdQ, target)
+    if cutlass.const_expr(not w.variant.separate_dq):  # noqa: SIM102
+        if iteration > 0:
+            add_fragment(w, rdQ, target)
     if cutlass.const_expr(w.tiling.release_warp):  # noqa: SIM102
         if iteration > 0 and iteration % w.tiling.steps == 0:
             notify_release_warp()

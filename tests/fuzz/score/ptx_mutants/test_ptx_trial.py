@@ -11,7 +11,7 @@ from fuzz.score.ptx_mutants.configs import CONFIGS, builds_of, cases_of, size
 from fuzz.score.ptx_mutants.equivalence import judged
 from fuzz.score.ptx_mutants.operators import NOTHING, lines
 from fuzz.score.ptx_mutants.results import PtxMutant, Result
-from fuzz.score.ptx_mutants.survey import Survey
+from fuzz.score.ptx_mutants.survey import LISTS, Lists, Survey
 from fuzz.targets.blocksparse.devices import emulator_there, toolchain_there
 
 pytestmark = [
@@ -24,9 +24,7 @@ SURVEY = Survey(1)
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr(trial, "CASES", 6)
-    monkeypatch.setattr(trial, "WIDE", 8)
-    monkeypatch.setattr(trial, "MOST", 8)
+    monkeypatch.setitem(LISTS, "blocksparse", Lists(6, 8, 8))
 
 
 def text_of(kind: str) -> str:
@@ -94,8 +92,7 @@ def test_a_bug_that_only_the_list_misses_is_not_argued_away(monkeypatch):
     listed = trial.clean_cases(OF, SURVEY)
     monkeypatch.setattr(trial, "more_cases", lambda of, survey, first, last: listed[first:last])
     monkeypatch.setattr(trial, "clean_cases", lambda of, survey: listed[:1])
-    monkeypatch.setattr(trial, "CASES", 1)
-    monkeypatch.setattr(trial, "WIDE", 1)
+    monkeypatch.setitem(LISTS, "blocksparse", Lists(1, 1, 8))
     seen = trial.look_closer(Result(wrong.id, wrong, "missed"), SURVEY)
     assert seen.late > 1
     assert argued(seen).status == "missed"
@@ -105,8 +102,7 @@ def test_cases_after_the_list_are_run_unchanged_first(monkeypatch):
     wrong = bug("forward", r"bar\.sync", NOTHING, "barrier_dropped")
     listed = trial.clean_cases(OF, SURVEY)
     monkeypatch.setattr(trial, "clean_cases", lambda of, survey: listed[:1])
-    for name, cases in (("CASES", 1), ("WIDE", 1), ("MOST", 5)):
-        monkeypatch.setattr(trial, name, cases)
+    monkeypatch.setitem(LISTS, "blocksparse", Lists(1, 1, 5))
     assert trial.look_closer(Result(wrong.id, wrong, "missed"), SURVEY).late > 1
 
 

@@ -10,7 +10,7 @@ from fuzz.score.ptx_mutants.equivalence import judged
 from fuzz.score.ptx_mutants.operators import NOTHING, OPERATORS, lines
 from fuzz.score.ptx_mutants.results import PtxMutant, Result
 from fuzz.score.ptx_mutants.sampling import sample
-from fuzz.score.ptx_mutants.survey import Survey
+from fuzz.score.ptx_mutants.survey import LISTS, Lists, Survey
 from fuzz.score.ptx_mutants.targets import TARGETS, config
 from fuzz.targets.blocksparse.devices import emulator_there
 
@@ -28,8 +28,7 @@ def few(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         for name in ("LEAST", "FEWEST"):
             patch.setattr(survey, name, 2)
-        for name, cases in (("CASES", 3), ("WIDE", 3), ("MOST", 3)):
-            patch.setattr(trial, name, cases)
+        patch.setitem(LISTS, "dynamic_mask", Lists(3, 3, 3))
         found = Survey(1, tmp_path_factory.mktemp("survey"))
         found.triton_kernels(OF, 3)
         yield found

@@ -9,10 +9,17 @@ from kernels.blocksparse.backward import Backward
 from kernels.blocksparse.backward.postprocess import Postprocess
 from kernels.blocksparse.backward.preprocess import Preprocess
 from kernels.blocksparse.common import arguments
+from kernels.blocksparse.dq_by_queries.kernel import DQByQueries
 from kernels.blocksparse.forward.kernel import Forward
 from kernels.blocksparse.spec.signature import ARGUMENTS, ordered
 
-KERNELS = {"forward": Forward, "preprocess": Preprocess, "backward": Backward, "postprocess": Postprocess}
+KERNELS = {
+    "forward": Forward,
+    "preprocess": Preprocess,
+    "dq": DQByQueries,
+    "backward": Backward,
+    "postprocess": Postprocess,
+}
 
 
 def named(kind):

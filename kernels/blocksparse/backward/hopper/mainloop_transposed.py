@@ -1,0 +1,244 @@
+# CuTe DSL is traced: shapes and values have no static types
+# mypy: ignore-errors
+"""The transposed main loop: multiplying warpgroups, each with half of a tile's keys as rows of S, dP, dK and dV.
+
+P and dS so stay in registers as operand A of dV and dK; only dS goes to shared memory too, for dQ. In a step:
+
+    dP                                 issued; S was issued in the step before
+    S is done:   P                     in registers, masked, while dP runs
+    dV                                 issued
+    dP is done:  dS                    in registers and shared memory, while dV runs
+    both warpgroups meet               dS of all keys is there
+    dQ, dK, S of the next step         issued
+    dQ is done:  to shared memory      while dK and S run; the dQ warp adds it in memory
+"""
+
+import cutlass
+from cutlass import BFloat16, Float32, Int32, Uint32, cute
+
+from kernels.blocksparse.backward import dq_accumulator, masking, softmax_gradient
+from kernels.blocksparse.backward.gemms import share_rounded
+from kernels.blocksparse.backward.hopper import turns
+from kernels.blocksparse.backward.hopper.query_words import find_kept, prefetch_words
+from kernels.blocksparse.backward.hopper.turns import GROUPS, DqBarrier
+from kernels.blocksparse.backward.mainloop_mma import is_masked, sync_multiplying
+from kernels.blocksparse.backward.mma import accumulator
+from kernels.blocksparse.backward.tile_iterator import block_at
+from kernels.blocksparse.backward.wgmma import WARPGROUP, finish, issue, issue_from_registers, publish
+from kernels.blocksparse.common.layouts import as_operand_a, rows_columns
+from kernels.blocksparse.common.mask_words import branch
+
+ATOMS = 4  # of a thread's accumulator, for which LSE or delta is read at once: 32 queries
+
+
+@cute.jit
+def mainloop_transposed(w) -> None:
+    """Runs all steps of the row: rdK and rdV, to which products are added, and dQ."""
+    tiling, storage, thread = w.tiling, w.storage, w.thread
+    stages, stages_q, late = tiling.stages, tiling.stages_q, tiling.late_dk
+    before_reuse = w.kernel.before_reuse
+    iterations = w.total * tiling.steps
+    rS = accumulator(w.to_s)
+    if iterations > 0:
+        cute.arch.mbarrier_wait(w.k_full, 0)
+        turns.await_full(w.q_full, Int32(0), stages_q)
+        issue(w.to_s, rS, 0, 0, add=False)
+        cute.arch.mbarrier_wait(w.v_full, 0)
+        finish()
+        for step in cutlass.range(iterations, unroll=1):
+            stage, stage_q = step % stages, step % stages_q
+            block = block_at(storage.sEntries, step // tiling.steps)
+            masked = is_masked(w, block)
+            rWords = prefetch_words(w, block, step % tiling.steps, masked)
+
+            turns.await_full(w.do_full, step, stages)
+            rdP = accumulator(w.to_dp)
+            issue(w.to_dp, rdP, 0, stage, add=False)
+            rSlope = cute.make_rmem_tensor_like(rS) if cutlass.const_expr(w.variant.softcap) else None
+            scores_to_probabilities(w, rS, rSlope, stage_q)
+            for _ in cutlass.range(branch(masked)):
+                masking.apply_words(rows_columns(rS), find_kept(w, rWords))
+            if cutlass.const_expr(late):
+                finish(1)
+                if step > 0:
+                    turns.arrive_empty(w.q_empty, step - 1, stages_q)
+            rP = rounded(rS, w.dtype)
+            issue_from_registers(w.to_dv, w.rdV, as_operand_a(rP), stage)
+
+            if cutlass.const_expr(w.variant.softcap):
+                rS.store(rS.load() * rSlope.load())
+            finish(1)
+            subtract_delta(w, rdP, stage)
+            rdP.store(rdP.load() * rS.load())
+            rdS = rounded(rdP, w.dtype)
+            share_rounded(w.to_s.mma, rdS, storage.sdS[None, None, stage], thread)
+            publish()
+            sync_multiplying()
+
+            rdQ = accumulator(w.to_dq)
+            issue(w.to_dq, rdQ, stage, 0, add=False)
+            finish(1)
+            turns.arrive_empty(w.do_empty, step, stages)
+            if cutlass.const_expr(not late):
+                issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), stage_q)
+            # the last step multiplies its own scores once more, which nobody reads: no branch around a product
+            following = cutlass.min(step + 1, iterations - 1)
+            turns.await_full(w.q_full, following, stages_q)
+            rNext = accumulator(w.to_s)
+            issue(w.to_s, rNext, 0, following % stages_q, add=False)
+            if cutlass.const_expr(late):
+                issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), stage_q)
+            finish(2)
+            hand_over_dq(w, rdQ)
+            if cutlass.const_expr(late):
+                finish(1)
+            else:
+                finish()
+                turns.arrive_empty(w.q_empty, step, stages_q)
+            rS.store(rNext.load())
+        finish()
+        before_reuse(thread)
+
+
+@cute.jit
+def mainloop_early(w) -> None:
+    """Runs all steps of the row with the next step's exponentials behind dK and dQ."""
+    tiling, storage, thread = w.tiling, w.storage, w.thread
+    stages, stages_q = tiling.stages, tiling.stages_q
+    before_reuse = w.kernel.before_reuse
+    group = cute.arch.make_warp_uniform(thread // WARPGROUP)
+    iterations = w.total * tiling.steps
+    rS = accumulator(w.to_s)
+    rSlope = cute.make_rmem_tensor_like(rS) if cutlass.const_expr(w.variant.softcap) else None
+    if iterations > 0:
+        cute.arch.mbarrier_wait(w.k_full, 0)
+        turns.await_full(w.q_full, Int32(0), stages_q)
+        issue(w.to_s, rS, 0, 0, add=False)
+        finish()
+        masked, rWords = words_of_step(w, Int32(0))
+        make_probabilities(w, rS, rSlope, Int32(0), masked, rWords)
+        cute.arch.mbarrier_wait(w.v_full, 0)
+        for step in cutlass.range(iterations, unroll=1):
+            stage, stage_q = step % stages, step % stages_q
+            turns.await_full(w.do_full, step, stages)
+            rdP = accumulator(w.to_dp)
+            issue(w.to_dp, rdP, 0, stage, add=False)
+            rP = rounded(rS, w.dtype)
+            issue_from_registers(w.to_dv, w.rdV, as_operand_a(rP), stage)
+            if cutlass.const_expr(w.variant.softcap):
+                rS.store(rS.load() * rSlope.load())
+            finish(1)
+            subtract_delta(w, rdP, stage)
+            rdP.store(rdP.load() * rS.load())
+            rdS = rounded(rdP, w.dtype)
+            share_rounded(w.to_s.mma, rdS, storage.sdS[None, None, stage], thread)
+            publish()
+            turns.arrive_ds(group, stage)
+            # the last step multiplies its own scores once more, which nobody reads: no branch around a product
+            following = cutlass.min(step + 1, iterations - 1)
+            turns.await_full(w.q_full, following, stages_q)
+            rNext = accumulator(w.to_s)
+            issue(w.to_s, rNext, 0, following % stages_q, add=False)
+            finish(1)
+            turns.arrive_empty(w.do_empty, step, stages)
+            issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), stage_q)
+            turns.await_ds(group, stage)
+            rdQ = accumulator(w.to_dq)
+            issue(w.to_dq, rdQ, stage, 0, add=False)
+            masked, rWords = words_of_step(w, following)
+            finish(2)
+            rS.store(rNext.load())
+            make_probabilities(w, rS, rSlope, following, masked, rWords)
+            finish()
+            turns.arrive_empty(w.q_empty, step, stages_q)
+            hand_over_dq(w, rdQ)
+        before_reuse(thread)
+
+
+@cute.jit
+def words_of_step(w, step: Int32):
+    """(true where anything is masked, the words of a lane's queries) for a step whose Q is full."""
+    block = block_at(w.storage.sEntries, step // w.tiling.steps)
+    masked = is_masked(w, block)
+    return masked, prefetch_words(w, block, step % w.tiling.steps, masked)
+
+
+@cute.jit
+def make_probabilities(w, rS: cute.Tensor, rSlope, step: Int32, masked, rWords: cute.Tensor) -> None:
+    """S of a step becomes P."""
+    scores_to_probabilities(w, rS, rSlope, step % w.tiling.stages_q)
+    for _ in cutlass.range(branch(masked)):
+        masking.apply_words(rows_columns(rS), find_kept(w, rWords))
+
+
+@cute.jit
+def hand_over_dq(w, rdQ: cute.Tensor) -> None:
+    """Leaves a warpgroup's share of dQ in shared memory for the dQ warp, in the order of NOTE [dQ accumulator]."""
+    group = cute.arch.make_warp_uniform(w.thread // WARPGROUP)
+    turns.await_dq(DqBarrier.EMPTY, group)
+    vector = w.tiling.vector
+    first = group * (w.tiling.step_m * w.tiling.dim // GROUPS) + w.thread % WARPGROUP * vector
+    here, there = dq_accumulator.fragment_views(
+        rdQ, w.storage.sdQ.iterator + cute.assume(first, divby=vector), WARPGROUP, vector
+    )
+    cute.autovec_copy(here, there)
+    publish()
+    turns.arrive_dq(DqBarrier.FULL, group)
+
+
+def by_query(values: cute.Tensor) -> cute.Tensor:
+    """View of an accumulator ((2, 2), 1, atoms) whose columns are queries as one whose rows are: ((2, 2), atoms, 1)."""
+    (column, row), m, atoms = values.layout.shape
+    (column_stride, row_stride), m_stride, atom_stride = values.layout.stride
+    layout = cute.make_layout(((row, column), atoms, m), stride=((row_stride, column_stride), atom_stride, m_stride))
+    return cute.make_tensor(values.iterator, layout)
+
+
+def of_queries(w, sValues: cute.Tensor, stage: Int32, first: int, count: int) -> list:
+    """LSE or delta of the columns of this thread's atoms `first` to `first + count`, two adjacent ones at once."""
+    at = stage * w.tiling.step_m + w.thread % 4 * 2
+    source = cute.make_tensor(
+        sValues.iterator + cute.assume(at, divby=2) + 8 * first, cute.make_layout((2, count), stride=(1, 8))
+    )
+    rValues = cute.make_rmem_tensor(cute.make_layout((2, count)), Float32)
+    cute.autovec_copy(source, rValues)
+    return [rValues[i] for i in range(2 * count)]
+
+
+def atoms_of(values: cute.Tensor, first: int, count: int) -> cute.Tensor:
+    """A part of an accumulator: so many of its atoms, of four values each."""
+    return cute.make_tensor(values.iterator + 4 * first, cute.make_layout(((2, 2), 1, count), stride=((1, 2), 0, 4)))
+
+
+@cute.jit
+def scores_to_probabilities(w, rS: cute.Tensor, rSlope, stage: Int32) -> None:
+    """S becomes P, not masked yet, by parts: what is read of LSE takes few registers."""
+    for first in cutlass.range_constexpr(0, w.tiling.step_m // 8, ATOMS):
+        part = by_query(atoms_of(rS, first, ATOMS))
+        slope = by_query(atoms_of(rSlope, first, ATOMS)) if cutlass.const_expr(w.variant.softcap) else None
+        lse2 = of_queries(w, w.storage.sLSE, stage, first, ATOMS)
+        softmax_gradient.probabilities(w.variant.softcap, w.kernel.slope_of, part, slope, lse2, w.factors)
+
+
+@cute.jit
+def subtract_delta(w, rdP: cute.Tensor, stage: Int32) -> None:
+    """dP becomes dP - delta, likewise."""
+    for first in cutlass.range_constexpr(0, w.tiling.step_m // 8, ATOMS):
+        delta = of_queries(w, w.storage.sDelta, stage, first, ATOMS)
+        softmax_gradient.add_start(w.kernel.start_of, by_query(atoms_of(rdP, first, ATOMS)), delta)
+
+
+@cute.jit
+def rounded(values: cute.Tensor, dtype: cutlass.Constexpr) -> cute.Tensor:
+    """Values in 16 bits, converted in pairs here and now: a conversion that the compiler knows it moves to where the
+    product reads it, between products that then wait for each other."""
+    result = cute.make_rmem_tensor_like(values, dtype)
+    pairs = cute.recast_tensor(result, Uint32)
+    instruction = "cvt.rn.bf16x2.f32" if dtype is BFloat16 else "cvt.rn.f16x2.f32"
+    for i in cutlass.range_constexpr(cute.size(pairs)):
+        pairs[i] = cute.arch.inline_ptx(
+            instruction + " {$w0}, {$r0}, {$r1};",
+            write_only_types=[Uint32],
+            read_only_args=[values[2 * i + 1], values[2 * i]],
+        )
+    return result

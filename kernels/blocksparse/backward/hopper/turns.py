@@ -1,0 +1,109 @@
+# CuTe DSL is traced: shapes and values have no static types
+# mypy: ignore-errors
+"""Barriers of the transposed main loop: NOTE [turns of the transposed loop].
+
+NOTE [turns of the transposed loop] An mbarrier for each arrow between the loading warp and the multiplying warps: a
+stage of Q (with LSE, and the step's block in the entry buffer) or of dO (with delta) is full, or empty. Step i uses
+stage i % stages for the (i // stages)-th time, which by parity is the phase of `full` that it waits for. Named barriers
+between a warpgroup and the dQ warp: the warpgroup's buffer of dQ is full, or empty. All multiplying warps meet once a
+step, when dS is in shared memory.
+"""
+
+from enum import IntEnum
+
+import cutlass
+from cutlass import Int32, cute
+
+from kernels.blocksparse.backward.tiling import THREADS, WARPS, Tiling
+from kernels.blocksparse.backward.wgmma import WARPGROUP
+
+GROUPS = THREADS // WARPGROUP
+
+
+def barrier_table(tiling: Tiling) -> dict[str, tuple[int, int]]:
+    """name → (how many, arrivals of a phase)."""
+    return {
+        "k_full": (1, 1),
+        "v_full": (1, 1),
+        "q_full": (tiling.stages_q, 1),
+        "q_empty": (tiling.stages_q, WARPS),
+        "do_full": (tiling.stages, 1),
+        "do_empty": (tiling.stages, WARPS),
+    }
+
+
+def barrier_count(tiling: Tiling) -> int:
+    """All mbarriers."""
+    return sum(count for count, _ in barrier_table(tiling).values())
+
+
+class DqBarrier(IntEnum):
+    """Named barriers, the first of one for each warpgroup; 0 is `NamedBarrier.MAIN`."""
+
+    EMPTY = 1
+    FULL = 3
+    DS = 5
+
+
+def barriers(first: cute.Pointer, tiling: Tiling) -> dict[str, cute.Pointer]:
+    """The address of each mbarrier, or of the first of several."""
+    found, at = {}, 0
+    for name, (count, _) in barrier_table(tiling).items():
+        found[name] = first + at
+        at += count
+    return found
+
+
+@cute.jit
+def initialise(w) -> None:
+    """One thread, before the CTA synchronises."""
+    for name, (count, arrivals) in cutlass.const_expr(list(barrier_table(w.tiling).items())):
+        for i in cutlass.range_constexpr(count):
+            cute.arch.mbarrier_init(getattr(w, name) + i, arrivals)
+    cute.arch.mbarrier_init_fence()
+
+
+@cute.jit
+def await_full(full: cute.Pointer, step: Int32, stages: cutlass.Constexpr) -> None:
+    """Waits for a step's stage."""
+    cute.arch.mbarrier_wait(full + step % stages, step // stages % 2)
+
+
+@cute.jit
+def await_empty(empty: cute.Pointer, step: Int32, stages: cutlass.Constexpr) -> None:
+    """Waits until a step's stage has been read by the step that used it before."""
+    # a barrier that has not ended a phase says that the one before the first has ended
+    cute.arch.mbarrier_wait(empty + step % stages, (step // stages + 1) % 2)
+
+
+@cute.jit
+def arrive_empty(empty: cute.Pointer, step: Int32, stages: cutlass.Constexpr) -> None:
+    """A multiplying warp has read a step's stage."""
+    cute.arch.sync_warp()
+    if cute.arch.lane_idx() == 0:
+        cute.arch.mbarrier_arrive(empty + step % stages)
+
+
+@cute.jit
+def await_dq(which: Int32, group: Int32) -> None:
+    """Waits at a DqBarrier of a warpgroup: in its threads for EMPTY, in the dQ warp for FULL."""
+    cute.arch.barrier(barrier_id=which + group, number_of_threads=WARPGROUP + 32)
+
+
+@cute.jit
+def arrive_dq(which: Int32, group: Int32) -> None:
+    """Arrives at a DqBarrier of a warpgroup, without waiting."""
+    cute.arch.barrier_arrive(barrier_id=which + group, number_of_threads=WARPGROUP + 32)
+
+
+@cute.jit
+def arrive_ds(group: Int32, stage: Int32) -> None:
+    """A thread of a warpgroup: its dS is in shared memory, for the other warpgroup."""
+    cute.arch.barrier_arrive(barrier_id=DqBarrier.DS + 2 * stage + (1 - group), number_of_threads=THREADS)
+
+
+@cute.jit
+def await_ds(group: Int32, stage: Int32) -> None:
+    """Waits in a warpgroup until all dS of a stage is in shared memory. Barriers for each stage: the other warpgroup
+    may have arrived for the next step."""
+    cute.arch.barrier(barrier_id=DqBarrier.DS + 2 * stage + group, number_of_threads=THREADS)
