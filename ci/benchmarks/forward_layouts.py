@@ -7,7 +7,8 @@ A row is MASK:BATCHxTOKENSxDIM, with 16 heads, or MASK:BATCHxTOKENSxDIMxKV_HEADS
 layout is name=value,…: overrides of HopperTuning; tile_m=192; l2=MB, of K and V that tiles launched together have; ""
 is the default. Kernels are built first, in processes beside each other. Then all layouts of a row are timed one after
 the other, `--rounds` times, each round beginning with another one, as a GPU that was idle is faster; the median of the
-rounds' medians counts. Results are compared with those of the first layout; exits with 1 where a difference is above 0.02.
+rounds' medians counts. Results are compared with those of the first layout; exits with 1 where a difference is above
+0.02.
 
 --flash-attention   FlashAttention-4 in the same turns, where it is installed and has the mask (full, causal, window)
 --dry               one tiny row on the emulated GPU, to try the script
