@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-from kernels.blocksparse.spec.variant import WIDE, Variant
+from kernels.blocksparse.spec.variant import Variant
 
 WARPGROUP = 128  # threads
 ROWS = 64  # of a tile that one warpgroup multiplies
@@ -18,8 +18,7 @@ MOST = 248  # registers of a thread; 255, but in steps of 8
 SHARED = 232448  # bytes of shared memory that a CTA of sm_90 can have
 REGISTERS = 65536  # of a multiprocessor
 # registers of a thread that loads, where those that multiply take more than their share: by cp.async, by TMA
-LOADING = (56, 24)
-WIDE_LOADING = 32  # the same by TMA for tiles of 192 queries
+LOADING = (56, 32)
 BARRIERS = 512  # bytes set aside for the barriers of the buffers and the announced tiles
 
 
@@ -68,7 +67,7 @@ class HopperTuning:
 
 def hopper_tuning(variant: Variant) -> HopperTuning:
     """The layout that `variant` is built with. Raises ValueError for overrides that cannot work."""
-    large, wide = variant.dim_padded > 128, variant.tile_m == WIDE
+    large = variant.dim_padded > 128
     values = {
         "step": 64 if large else variant.tile_n,
         "stages": 2,
@@ -85,7 +84,7 @@ def hopper_tuning(variant: Variant) -> HopperTuning:
         raise ValueError(f"variant.tuning {tuning}: tma, turns, rescale and words must be 0 or 1, late from 0 to 5")
     # what a CTA's threads are launched with is all that they can share out: one that asks for more waits forever
     if "loading" not in overrides:
-        tuning = replace(tuning, loading=WIDE_LOADING if wide else LOADING[tuning.tma])
+        tuning = replace(tuning, loading=LOADING[tuning.tma])
     groups, threads = tuning.warpgroups(variant), tuning.threads(variant)
     launched = min(REGISTERS // (threads * tuning.ctas) // 8 * 8, MOST)
     most = min(((groups + 1) * launched - tuning.loading) // groups // 8 * 8, MOST)
