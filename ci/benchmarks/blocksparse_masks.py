@@ -15,6 +15,7 @@ from kernels.blocksparse.lists.builder import dense
 from kernels.blocksparse.lists.from_mask import from_grid
 from kernels.blocksparse.lists.intervals import document_bounds, documents
 from kernels.blocksparse.lists.types import BlockSparse
+from kernels.blocksparse.spec.variant import WIDE
 
 TILE = 128
 WINDOW = 2048
@@ -75,10 +76,11 @@ def random_grid(entry: Entry) -> Tensor:
 
 
 def blocks_of(entry: Entry, tile_m: int | None = None, tile_n: int | None = None) -> BlockSparse:
-    """The block lists, with backward lists under the default schedule."""
+    """The block lists, with backward lists under the default schedule; tiles of 192 queries have none."""
     where = place(entry)
     size: Any = [entry.tokens] * entry.batch if entry.batch > 1 else entry.tokens
     tiles: dict[str, Any] = {"tile_m": tile_m or entry.tile, "tile_n": tile_n or entry.tile}
+    tiles["backward"] = tiles["tile_m"] != WIDE
     if entry.mask == "full":
         return dense(size, size, device=where, **tiles)
     if entry.mask in ("causal", "window"):

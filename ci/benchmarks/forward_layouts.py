@@ -4,9 +4,11 @@
         [--rounds 3] [--flash-attention] [--dry] [--out results.json]
 
 A row is MASK:BATCHxTOKENSxDIM, with 16 heads, or MASK:BATCHxTOKENSxDIMxKV_HEADS; MASK one of blocksparse_masks.py. A
-layout is name=value,…: overrides of HopperTuning; "" is the default. Kernels are built first, in processes beside each
-other. Then all layouts of a row are timed one after the other, `--rounds` times; the least median counts. Results are
-compared with those of the first layout; exits with 1 where a difference is above 0.02.
+layout is name=value,…: overrides of HopperTuning; tile_m=192; l2=MB, of K and V that tiles launched together have; ""
+is the default. Kernels are built first, in processes beside each other. Then all layouts of a row are timed one after
+the other, `--rounds` times, each round beginning with another one, as a GPU that was idle is faster; the median of the
+rounds' medians counts. Results are compared with those of the first layout; exits with 1 where a difference is above
+0.02.
 
 --flash-attention   FlashAttention-4 in the same turns, where it is installed and has the mask (full, causal, window)
 --dry               one tiny row on the emulated GPU, to try the script
@@ -35,6 +37,7 @@ from blocksparse_masks import WINDOW, Entry, blocks_of, pairs_of  # noqa: E402
 
 from kernels.blocksparse.compile.runtime import artifact_source, use_source  # noqa: E402
 from kernels.blocksparse.launch import forward as launch  # noqa: E402
+from kernels.blocksparse.lists.types import BlockSparse  # noqa: E402
 from kernels.blocksparse.spec.variant import Variant  # noqa: E402
 
 ROWS = [
@@ -43,6 +46,7 @@ ROWS = [
 ]
 LAYOUTS = ["", "turns=1", "tma=1", "tma=1,turns=1"]
 HEADS, REPEATS, DISAGREE = 16, 12, 0.02
+L2_BYTES = launch.L2_BYTES
 
 Layout = tuple[tuple[str, int], ...]
 
@@ -66,6 +70,16 @@ def layout_of(text: str) -> Layout:
     """Overrides of HopperTuning from name=value,…."""
     pairs = (pair.split("=") for pair in text.split(",") if pair)
     return tuple(sorted((name, int(value)) for name, value in pairs))
+
+
+def lists_of(row: Row, layout: str) -> BlockSparse:
+    """The row's lists, for the layout's tiles."""
+    return blocks_of(row.entry, tile_m=dict(layout_of(layout)).get("tile_m"))
+
+
+def tuning_of(layout: str) -> Layout:
+    """The layout's overrides of HopperTuning."""
+    return tuple(pair for pair in layout_of(layout) if pair[0] not in ("tile_m", "l2"))
 
 
 def operands(row: Row) -> list[torch.Tensor]:
@@ -92,16 +106,21 @@ def build(task: tuple[Variant, str]) -> str:
 
 def built(rows: list[Row], layouts: list[str], folder: str) -> dict[Variant, str]:
     """Builds what rows and layouts need; the errors by variant."""
-    variants = {variant_of(row, layout) for row in rows for layout in layouts}
+    variants = {found for row in rows for layout in layouts if isinstance(found := variant_of(row, layout), Variant)}
     with multiprocessing.get_context("spawn").Pool(min(len(variants), os.cpu_count() or 1, 14)) as pool:
         tasks = [(variant, folder) for variant in variants]
         return dict(zip(variants, pool.map(build, tasks, chunksize=1), strict=True))
 
 
-def variant_of(row: Row, layout: str) -> Variant:
-    """The kernel of a row in a layout."""
+def variant_of(row: Row, layout: str) -> Variant | str:
+    """The kernel of a row in a layout, or why there is none."""
+    if row.entry.mask.endswith("%") and "tile_m" in layout:
+        return "the random blocks have 128 queries"
     q = torch.empty(1, 1, row.entry.heads_q, row.entry.dim, dtype=torch.bfloat16, device="meta")
-    return launch.forward_variant(q, blocks_of(row.entry), None, layout_of(layout), "wgmma")
+    try:
+        return launch.forward_variant(q, lists_of(row, layout), None, tuning_of(layout), "wgmma")
+    except (ValueError, RuntimeError) as error:
+        return str(error)[:200]
 
 
 def flash_attention(row: Row, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Callable[[], Any] | None:
@@ -137,7 +156,7 @@ def milliseconds(call: Callable[[], Any], cuda: bool) -> float:
 def measured(row: Row, layouts: list[str], options: argparse.Namespace, errors: dict[str, str]) -> dict[str, Any]:
     """One row: milliseconds, TFLOP/s and the difference from the first layout, by layout."""
     q, k, v = operands(row)
-    entry, blocks = row.entry, blocks_of(row.entry)
+    entry = row.entry
     zero = torch.zeros(row.batch, dtype=torch.int32, device=q.device)
     sequences = launch.Sequences(zero, zero + entry.tokens, zero, zero + entry.tokens)
     o, lse = torch.empty_like(q), torch.empty(row.batch, entry.heads_q, entry.tokens, device=q.device)
@@ -148,9 +167,12 @@ def measured(row: Row, layouts: list[str], options: argparse.Namespace, errors: 
         if errors.get(layout):
             continue
 
-        tuning = layout_of(layout)
+        tuning, blocks = tuning_of(layout), lists_of(row, layout)
 
-        def call(tuning: Layout = tuning) -> None:
+        section = dict(layout_of(layout)).get("l2", L2_BYTES >> 20) << 20
+
+        def call(tuning: Layout = tuning, blocks: BlockSparse = blocks, section: int = section) -> None:
+            launch.L2_BYTES = section
             launch.forward(
                 q, k, v, o, lse, sequences, blocks, scale=entry.dim**-0.5, tuning=tuning, products="wgmma"
             )  # fmt: skip
@@ -164,8 +186,10 @@ def measured(row: Row, layouts: list[str], options: argparse.Namespace, errors: 
     if options.flash_attention and (other := flash_attention(row, q, k, v)):
         calls["FlashAttention-4"] = other
     rounds = options.rounds if q.is_cuda else 1
-    times = [{name: milliseconds(call, q.is_cuda) for name, call in calls.items()} for _ in range(rounds)]
-    best = {name: min(at[name] for at in times) for name in calls}
+    names = list(calls)
+    turns = [names[i * len(names) // rounds :] + names[: i * len(names) // rounds] for i in range(rounds)]
+    times = [{name: milliseconds(calls[name], q.is_cuda) for name in turn} for turn in turns]
+    best = {name: statistics.median(at[name] for at in times) for name in calls}
     work = 4 * entry.dim * pairs_of(entry) * entry.heads_q * row.batch
     return {
         "row": row.name,
@@ -196,7 +220,8 @@ def main() -> int:
         errors = {} if options.dry else built(rows, options.layouts, folder)
         with nullcontext() if options.dry else use_source(artifact_source(folder)):
             for row in rows:
-                why = {layout: errors.get(variant_of(row, layout), "") for layout in options.layouts}
+                kernels = {layout: variant_of(row, layout) for layout in options.layouts}
+                why = {name: of if isinstance(of, str) else errors.get(of, "") for name, of in kernels.items()}
                 found.append(measured(row, options.layouts, options, why))
                 show(found[-1])
     if options.out:

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from kernels.blocksparse.call_checks import check_call
+from kernels.blocksparse.compile.runtime import arch_of
 from kernels.blocksparse.halved_calls import halved_for_call
 from kernels.blocksparse.lists.schedule import Schedule, schedule_of
 from kernels.blocksparse.lists.types import OPEN, BlockSparse
 from kernels.blocksparse.ops import block_sparse_forward, flatten
-from kernels.blocksparse.spec.variant import LARGEST_DIM, PADDED_DIMS, PRODUCTS
+from kernels.blocksparse.spec.variant import LARGEST_DIM, PADDED_DIMS, PRODUCTS, WIDE, WIDEST_DIM, forward_products
 
 DTYPES = (torch.bfloat16, torch.float16)
 NUMBERS: Any = (Real, torch.SymInt, torch.SymFloat)
@@ -45,7 +46,8 @@ def block_sparse_attention(
     blocks         which tiles are computed and how partial ones are masked; its device is q's. Every sequence's own
                    length is applied besides. Gradients above head dim 128 take tiles of 64 keys (NOTE [large dims] of
                    backward/tiling.py): lists of 128 are halved at the first call with each set of lengths, and at
-                   every one under torch.compile and CUDA-graph capture (`halves.halve_keys` does it once)
+                   every one under torch.compile and CUDA-graph capture (`halves.halve_keys` does it once). Tiles of
+                   192 queries, of lists without backward lists, are for products by wgmma and dims up to 64
     scale          positive and finite, 1 / sqrt(dim) by default
     softcap        scores become softcap · tanh(score / softcap); 0 for none
     deterministic  gradients bitwise the same in every run: the adds to dQ are ordered by blocks.order, which is
@@ -108,13 +110,30 @@ def operator_arguments(
         raise ValueError(f"blocks: needs a BlockSparse, got {type(blocks).__name__}")
     if products == "tcgen05" and blocks.tile_m != 128:
         raise ValueError(f"blocks.tile_m: needs 128 for products 'tcgen05', got {blocks.tile_m}")
+    if blocks.tile_m == WIDE:
+        _check_wide(q, products)
     rescheduled = blocks if schedule is None else replace(blocks, schedule=schedule_of(schedule), order=None)
     backward = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     check_call(q, k, blocks, rescheduled, lengths, backward)
+    if blocks.wide is not None:
+        if blocks.wide.tile_m != WIDE or blocks.wide.wide is not None:
+            raise ValueError(f"blocks.wide: needs lists of tiles of {WIDE} queries, got {blocks.wide.tile_m}")
+        check_call(q, k, blocks.wide, blocks.wide, lengths, False)
     if backward and q.shape[-1] > LARGEST_DIM[blocks.tile_n]:
         rescheduled = halved_for_call(blocks, rescheduled, k, lengths)
     lists, numbers = flatten(rescheduled)
     return q, k, v, lengths, lists, numbers, float(scale), float(softcap), bool(deterministic)
+
+
+def _check_wide(q: Tensor, products: str | None) -> None:
+    """Raises ValueError where no kernel takes tiles of 192 queries."""
+    needs = f"blocks.tile_m: {WIDE} needs"
+    if q.shape[-1] > WIDEST_DIM:
+        raise ValueError(f"{needs} a head dim up to {WIDEST_DIM}, got {q.shape[-1]}")
+    if products is None and q.device.type == "cuda":
+        products = forward_products(arch_of(q.device), WIDE)
+    if products != "wgmma":
+        raise ValueError(f"{needs} products 'wgmma', which Hopper has, got {products!r}")
 
 
 def _check_tensors(

@@ -184,13 +184,16 @@ def flatten(blocks: BlockSparse) -> tuple[list[Tensor], list[int]]:
         int(blocks.lpt is not None) + int(columns is not None),
         int(blocks.merged),
     ]
+    if blocks.wide is not None:
+        more_tensors, more_numbers = flatten(blocks.wide)
+        tensors, numbers = tensors + more_tensors, numbers + more_numbers
     return tensors, numbers
 
 
 def unflatten(tensors: Sequence[Tensor], numbers: Sequence[int]) -> BlockSparse:
     """The inverse of `flatten`."""
     has_backward, mask_kind, has_slot_backward, left, right, tile_m, tile_n, *others = numbers
-    schedule_kind, pairs, group_split, has_order, lpt_orders, merged = others
+    schedule_kind, pairs, group_split, has_order, lpt_orders, merged, *of_wide = others
     rest = iter(tensors)
     forward = _lists(rest)
     backward = _lists(rest) if has_backward else None
@@ -205,7 +208,8 @@ def unflatten(tensors: Sequence[Tensor], numbers: Sequence[int]) -> BlockSparse:
     schedule = Schedule(kind, next(rest) if kind == "permutation" else None, pairs or None, group_split or None)
     order = WriteOrder(next(rest), next(rest)) if has_order else None
     first = LPTOrder(next(rest), next(rest) if lpt_orders == 2 else None) if lpt_orders else None
-    return BlockSparse(forward, backward, mask, tile_m, tile_n, schedule, order, first, bool(merged))
+    wide = unflatten(list(rest), of_wide) if of_wide else None
+    return BlockSparse(forward, backward, mask, tile_m, tile_n, schedule, order, first, bool(merged), wide)
 
 
 def _tensors(lists: BlockLists) -> list[Tensor]:

@@ -72,6 +72,8 @@ NSA = (
     "dq_tail_keys_not_masked",
     "dq_keys_released_when_scored",
     "dq_not_scaled",
+    "queries_released_when_scored",
+    "sums_added_before_they_are_there",
     "future_block_selected",
     "own_tile_not_selectable",
     "selection_not_sorted",

@@ -7,7 +7,7 @@ waits for, by parity. Every warp counts steps for itself.
 """
 
 import cutlass
-from cutlass import Int32, cute
+from cutlass import Int32, Uint32, cute
 
 
 class Buffers:
@@ -15,6 +15,16 @@ class Buffers:
 
     def __init__(self, first: cute.Pointer, stages: int) -> None:
         self.full, self.empty, self.stages = first, first + stages, stages
+
+
+def stage_of(step: Int32, stages: int) -> Int32:
+    """The stage of a step. Steps are not negative: unsigned division takes fewer instructions."""
+    return Int32(Uint32(step) % stages)
+
+
+def parity_of(step: Int32, stages: int) -> Int32:
+    """The parity of the phase of `full` that a step waits for."""
+    return Int32(Uint32(step) // stages % 2)
 
 
 @cute.jit
@@ -28,14 +38,14 @@ def initialise(first: cute.Pointer, count: cutlass.Constexpr, stages: cutlass.Co
 @cute.jit
 def wait_full(buffers: Buffers, step: Int32) -> None:
     """Waits until the buffer of this step has been filled for it."""
-    cute.arch.mbarrier_wait(buffers.full + step % buffers.stages, step // buffers.stages % 2)
+    cute.arch.mbarrier_wait(buffers.full + stage_of(step, buffers.stages), parity_of(step, buffers.stages))
 
 
 @cute.jit
 def wait_empty(buffers: Buffers, step: Int32) -> None:
     """Waits until what the buffer of this step had before has been read."""
     # a barrier that has not ended a phase says that the one before the first has ended
-    cute.arch.mbarrier_wait(buffers.empty + step % buffers.stages, (step // buffers.stages + 1) % 2)
+    cute.arch.mbarrier_wait(buffers.empty + stage_of(step, buffers.stages), 1 - parity_of(step, buffers.stages))
 
 
 @cute.jit
@@ -43,4 +53,4 @@ def release(buffers: Buffers, step: Int32) -> None:
     """Releases the buffer of this step for this warp, which has read what it needs of it."""
     cute.arch.sync_warp()
     if cute.arch.lane_idx() == 0:
-        cute.arch.mbarrier_arrive(buffers.empty + step % buffers.stages)
+        cute.arch.mbarrier_arrive(buffers.empty + stage_of(step, buffers.stages))

@@ -18,7 +18,7 @@ import cutlass
 from cutlass import Int32, cute
 
 from kernels.blocksparse.common import tma_loads
-from kernels.blocksparse.common.buffers import Buffers, wait_empty
+from kernels.blocksparse.common.buffers import Buffers, stage_of, wait_empty
 from kernels.blocksparse.common.list_reader import listed
 from kernels.blocksparse.common.tile_loads import TileCopy
 from kernels.blocksparse.common.tma_loads import TileLoads, write_place
@@ -74,7 +74,7 @@ def fill_one(copy: TileCopy, buffers: Buffers, step: Int32, rows, sX: cute.Tenso
     cute.arch.sync_warp()
     if cute.arch.lane_idx() == 0:
         write_place(sPlace, place)
-        cute.arch.mbarrier_arrive(buffers.full + step % buffers.stages)
+        cute.arch.mbarrier_arrive(buffers.full + stage_of(step, buffers.stages))
 
 
 @cute.jit
@@ -90,7 +90,7 @@ def fill_all(w, buffers: Buffers, tiles: TileLoads, sPlace: cute.Tensor, before:
         first_key = block * w.variant.tile_n + s % steps_per_block * step
         if s + 1 < n_steps:
             block = listed(w.tile_iterator, (s + 1) // steps_per_block)
-        stage, stage_place, place = (before + s) % stages, None, ()
+        stage, stage_place, place = stage_of(before + s, stages), None, ()
         if cutlass.const_expr(sPlace is not None):
             stage_place, place = sPlace[None, stage], (first_key, slot_of(w, s // steps_per_block))
         wait(buffers, before + s)

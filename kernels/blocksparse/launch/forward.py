@@ -20,7 +20,15 @@ from kernels.blocksparse.lists.lpt import even_share
 from kernels.blocksparse.lists.types import Band, Bits, BlockList, BlockMask, BlockSparse, Intervals
 from kernels.blocksparse.spec.injection import NO_HOST_INJECTION, HostInjection
 from kernels.blocksparse.spec.signature import OPERAND_STRIDES
-from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant, forward_products, padded_dim
+from kernels.blocksparse.spec.variant import (
+    NO_INJECTION,
+    WIDE,
+    WIDEST_DIM,
+    Injection,
+    Variant,
+    forward_products,
+    padded_dim,
+)
 
 INT32_MAX = 2**31 - 1
 _KINDS = {Bits: "bits", Intervals: "intervals", Band: "band", type(None): "none"}
@@ -89,6 +97,7 @@ def forward(
     Rows past a sequence's end are not written. Raises ValueError for operands that do not fit (`fits`), for a scale or
     softcap that is not positive and finite, and for too many tiles for one launch; checks nothing else.
     """
+    blocks = forward_lists(q, blocks, products)
     variant = for_operands(forward_variant(q, blocks, softcap, tuning, products), q, k, v, o)
     resident = resident_ctas(variant, q) if resident is None else resident
     few = resident is None or sequences.batch * q.shape[-2] * blocks.m_blocks <= resident
@@ -98,6 +107,17 @@ def forward(
     )
     if values:
         launch(host.kernel(variant, values), q.device, host.changed(variant, values), injection)
+
+
+def forward_lists(q: Tensor, blocks: BlockSparse, products: str | None = None) -> BlockSparse:
+    """The lists that the forward kernel of this problem takes: those of wide tiles, where there are some and it has
+    such tiles. products: as for `forward_variant`."""
+    wide = blocks.wide
+    if wide is None or padded_dim(q.shape[-1]) > WIDEST_DIM:
+        return blocks
+    if products is None and q.device.type == "cuda":
+        products = forward_products(arch_of(q.device), WIDE)
+    return wide if products == "wgmma" else blocks
 
 
 def resident_ctas(variant: Variant, q: Tensor) -> int | None:
@@ -123,6 +143,7 @@ def forward_variant(
     products: str | None = None,
 ) -> Variant:
     """The forward kernel that this problem needs. products: None for those that are fastest on q's device."""
+    blocks = forward_lists(q, blocks, products)
     if products is None:
         products = forward_products(arch_of(q.device), blocks.tile_m) if q.device.type == "cuda" else "mma"
     return _forward_variant(

@@ -19,6 +19,7 @@ from kernels.blocksparse.lists.schedule import ASCENDING, Schedule, permutation
 from kernels.blocksparse.lists.transpose import with_backward
 from kernels.blocksparse.lists.types import BlockList, BlockLists, BlockMask, BlockSparse, exclusive_sum
 from kernels.blocksparse.lists.write_order import with_order
+from kernels.blocksparse.spec.variant import WIDE
 
 TILES = (64, 128)
 Align = Literal["top_left", "bottom_right"]
@@ -64,12 +65,12 @@ def shape_of(
     """Lengths given as a number (for all sequences), numbers, or an integer tensor (batch,).
 
     longest  (longest_q, longest_k), so that lengths on a device need not be asked
-    Raises ValueError for tiles other than 64 and 128, lengths of unequal number, negative ones (those of a tensor
-    are looked at where `longest` is not given).
+    Raises ValueError for tiles other than 64 and 128 (tile_m: and 192), lengths of unequal number, negative ones (those
+    of a tensor are looked at where `longest` is not given).
     """
-    for name, tile in (("tile_m", tile_m), ("tile_n", tile_n)):
-        if tile not in TILES:
-            raise ValueError(f"{name}: needs one of {TILES}, got {tile}")
+    for name, tile, tiles in (("tile_m", tile_m, (*TILES, WIDE)), ("tile_n", tile_n, TILES)):
+        if tile not in tiles:
+            raise ValueError(f"{name}: needs one of {tiles}, got {tile}")
     (len_q, longest_q, given_q), (len_k, longest_k, given_k) = (
         _lengths(value, name, device, None if longest is None else longest[at])
         for at, (name, value) in enumerate((("lengths_q", lengths_q), ("lengths_k", lengths_k)))
@@ -108,7 +109,9 @@ def finished(
     backward: bool,
 ) -> BlockSparse:
     """Forward lists completed by all that is derived from them: backward lists, ranks and launch orders. schedule: None
-    for LPT: the longest KV tiles first."""
+    for LPT: the longest KV tiles first. Raises ValueError for backward lists of tiles of 192 queries."""
+    if backward and shape.tile_m == WIDE:
+        raise ValueError(f"tile_m: needs one of {TILES} for backward lists, got {WIDE}; backward=False makes none")
     blocks = BlockSparse(forward, None, mask, shape.tile_m, shape.tile_n, schedule or ASCENDING)
     if not backward:
         return with_lpt_order(blocks)

@@ -15,6 +15,9 @@ KINDS = ("forward", "preprocess", "dq", "backward", "postprocess")
 DTYPES = ("bfloat16", "float16")
 PADDED_DIMS = (32, 64, 96, 128, 160, 192, 256)
 TILES = (64, 128)
+# Queries of the wide tile: three warpgroups of 64 rows. NOTE [wide tiles] of forward/hopper/tuning.py
+WIDE = 192
+WIDEST_DIM = 64  # the largest padded head dim that it has registers for
 # tile_n → the head dim up to which its gradients fit into registers: NOTE [large dims] of backward/tiling.py
 LARGEST_DIM = {64: 256, 128: 128}
 MASKS = ("none", "bits", "intervals", "band")
@@ -22,11 +25,13 @@ PRODUCTS = ("mma", "wgmma", "tcgen05")
 # products → the arches that have their instructions, the default one first; mma: all
 ARCHES_OF = {"wgmma": ("sm_90a",), "tcgen05": ("sm_100a", "sm_103a")}
 OF_PREPROCESS = ("clear", "zero")  # injection points of the preprocessing kernel
+# Injection points of the forward kernels that load by TMA
+OF_TMA = ("wait_filled", "wait_empty", "whole", "expected_bytes", "fence_shared")
 OF_DQ = ("statistics_row", "keep_listed_keys", "release_scored", "release_multiplied", "dq_factor")  # of the dQ kernel
 # Injection points of the forward kernel that only the one with products by tcgen05 has
 OF_TCGEN05 = (
-    *("wait_scored", "wait_added", "wait_loaded", "wait_stored", "fence_after", "fence_shared", "release_keys"),
-    *("free_columns", "wait_filled", "wait_empty", "whole", "expected_bytes"),
+    *("wait_scored", "wait_added", "wait_loaded", "wait_stored", "fence_after", "release_keys", "free_columns"),
+    *OF_TMA,
     *("whole_output", "fence_output", "wait_read"),
 )
 # Injection points of the backward kernel that only the one with products by tcgen05 has
@@ -35,6 +40,8 @@ BACKWARD_OF_TCGEN05 = (
     *("fence_products", "release_queries", "column_of_dq", "releases", "whole", "expected_bytes", "await_keys"),
     *("publish_dq", "dq_buffers_read", "dq_added"),
 )
+# Injection points of the backward kernel that only Hopper's for dK and dV alone has
+BACKWARD_OF_STEPS = ("release_scored_q", "release_q", "release_do", "await_sums")
 ARCHES = ("sm_80", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
 
 
@@ -45,7 +52,8 @@ class Variant:
     kind            forward, preprocess, dq, backward or postprocess
     dtype           of q, k, v, o and their gradients
     dim_padded      one of PADDED_DIMS: the head dim that the tiles are laid out for; the true one is an argument
-    tile_m, tile_n  queries and keys of a tile, which is the block of the lists: 64 or 128
+    tile_m, tile_n  queries and keys of a tile, which is the block of the lists: 64 or 128; forward by wgmma also 192
+                    queries, up to WIDEST_DIM
     mask            where the mask of partial blocks comes from. none: partial blocks are treated as full ones; bits:
                     packed words; intervals: bounds per row; band: left and right around a diagonal, from scalars
     deterministic   backward: ordered adds to dQ
@@ -80,7 +88,7 @@ class Variant:
             ("kind", KINDS),
             ("dtype", DTYPES),
             ("dim_padded", PADDED_DIMS),
-            ("tile_m", TILES),
+            ("tile_m", (*TILES, WIDE)),
             ("tile_n", TILES),
             ("mask", MASKS),
             ("products", PRODUCTS),
@@ -99,6 +107,11 @@ class Variant:
             raise ValueError(f"variant.products is {self.products!r}; the dq kernel has 'wgmma' alone")
         if self.products != "mma" and self.kind == "preprocess":
             raise ValueError(f"variant.products {self.products} is for kernels that multiply, not for {self.kind}")
+        if self.tile_m == WIDE and (self.kind != "forward" or self.products != "wgmma" or self.dim_padded > WIDEST_DIM):
+            raise ValueError(
+                f"variant.tile_m {WIDE} is for the forward kernel by wgmma up to head dim {WIDEST_DIM}, not for "
+                f"{self.kind} by {self.products} at {self.dim_padded}"
+            )
         if tuple(sorted(self.tuning)) != self.tuning:
             raise ValueError(f"variant.tuning must be sorted (name, value) pairs, not {self.tuning!r}")
 
@@ -120,7 +133,7 @@ class Variant:
 def forward_products(arch: str, tile_m: int) -> str:
     """The products of the forward kernel that are the fastest on an arch, of those that were timed there: tcgen05 was
     not, as no GPU of its kind has run it."""
-    return "wgmma" if arch == "sm_90a" and tile_m == 128 else "mma"
+    return "wgmma" if arch == "sm_90a" and tile_m in (128, WIDE) else "mma"
 
 
 def backward_products(products: str, tile_n: int, dim_padded: int, tile_m: int = 128) -> str:

@@ -192,6 +192,7 @@ def test_lists_survive_the_way_through_the_operator():
         with_order(from_mask(some_mask()), permutation(torch.tensor([[[1, 0]]], dtype=torch.int32))),
         causal(70, 70, schedule=DESCENDING),
         documents([10], 70, 70),
+        replace(causal(70, 70), wide=from_mask(some_mask(), tile_m=192, backward=False)),
     ):
         lists, numbers = ops.flatten(blocks)
         back = ops.unflatten(lists, numbers)
@@ -262,6 +263,23 @@ WRONG = {
         q=torch.zeros(155, 4, 16, dtype=torch.float16),
     ),
     "lengths_q: needs an int32 tensor, got list": lambda: good() | {"lengths_q": [50, 100]},
+    r"blocks\.tile_m: needs one of \(64, 128\), got 192": lambda: (
+        good() | {"blocks": replace(causal(100, 130), tile_m=192), "products": "wgmma"}
+    ),
+    r"blocks\.tile_m: 192 needs products 'wgmma', .* got None": lambda: (
+        good() | {"blocks": causal(100, 130, tile_m=192, backward=False)}
+    ),
+    r"blocks\.tile_m: 192 needs a head dim up to 64, got 72": lambda: (
+        {x: torch.zeros(2, 2, 100, 72, dtype=torch.bfloat16) for x in ("q", "k", "v")}
+        | {"blocks": causal(100, 100, tile_m=192, backward=False), "products": "wgmma"}
+    ),
+    r"blocks\.wide: needs lists of tiles of 192 queries, got 128": lambda: (
+        good() | {"blocks": replace(causal(100, 130), wide=causal(100, 130, backward=False))}
+    ),
+    r"blocks\.wide: needs a BlockSparse, got tuple": lambda: good() | {"blocks": replace(causal(100, 130), wide=())},
+    r"blocks\.forward\.partial\.count: needs shape .* 1\), got \(1, 1, 3\)": lambda: (
+        good() | {"blocks": replace(causal(100, 130), wide=causal(500, 130, tile_m=192, backward=False))}
+    ),
     "lengths_q: needs lengths from 0 to 100": lambda: good() | {"lengths_q": starts(50, 101)},
     r"lengths_k: needs shape \(2,\)": lambda: good() | {"lengths_k": starts(50)},
 }  # fmt: skip

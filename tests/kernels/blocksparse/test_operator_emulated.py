@@ -22,7 +22,7 @@ from kernels.blocksparse.lists.types import Band, BlockList, BlockLists
 from kernels.blocksparse.lists.write_order import with_order
 from kernels.blocksparse.planner.planner import least_blocking
 from kernels.blocksparse.spec.signature import ordered
-from kernels.blocksparse.spec.variant import NO_INJECTION
+from kernels.blocksparse.spec.variant import NO_INJECTION, WIDE, arch_for_products
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,8 @@ def _emulated(monkeypatch):
     emulator = Emulator(resident_ctas=3)
 
     def run(variant, device, values, injection=NO_INJECTION):
-        report = loaded(variant, "sm_80", injection)(*ordered(variant.kind, values), emulator=emulator)
+        arch = arch_for_products(variant.products, "sm_80")
+        report = loaded(variant, arch, injection)(*ordered(variant.kind, values), emulator=emulator)
         assert report.status == "finished" and not report.findings, report
 
     for module in (forward, launch_backward, lse_gradient):
@@ -68,6 +69,24 @@ def tensors(len_q, len_k, heads_q=2, heads_kv=1, dim=32):
 def test_causal_with_a_gradient_of_lse():
     mask = torch.ones(150, 150, dtype=torch.bool).tril()
     check(*tensors(150, 150), causal(150, 150, tile_m=64, tile_n=64), mask)
+
+
+def test_lists_of_wide_tiles_beside_those_with_gradients(monkeypatch):
+    """The forward pass takes the wide ones where it multiplies by wgmma, and the others where it does not."""
+    blocks = causal(200, 200)
+    blocks = replace(blocks, wide=causal(200, 200, tile_m=WIDE, backward=False))
+    launched = []
+    run = forward.launch
+
+    def noted(variant, *arguments):
+        launched.append((variant.tile_m, variant.products))
+        run(variant, *arguments)
+
+    monkeypatch.setattr(forward, "launch", noted)
+    mask = torch.ones(200, 200, dtype=torch.bool).tril()
+    check(*tensors(200, 200), blocks, mask, products="wgmma")
+    check(*tensors(200, 200), blocks, mask)
+    assert launched == [(WIDE, "wgmma"), (128, "mma")]
 
 
 def test_a_window_in_one_list_whose_rows_descend():

@@ -27,13 +27,23 @@ from kernels.blocksparse.forward.hopper.tile_scheduler import Tile
 from kernels.blocksparse.forward.hopper.tuning import ROWS, WARPGROUP, hopper_tuning
 from kernels.blocksparse.forward.kernel import Forward
 from kernels.blocksparse.forward.mainloop import Work
+from kernels.blocksparse.spec.variant import NO_INJECTION, OF_TMA, Injection, Variant
 
 
 class HopperForward(Forward):
     """The forward kernel of one variant with products "wgmma"."""
 
+    INJECTION_POINTS = (*Forward.INJECTION_POINTS, *OF_TMA)
     PERSISTENT = True
     tune = staticmethod(hopper_tuning)
+
+    def __init__(self, variant: Variant, injection: Injection = NO_INJECTION) -> None:
+        super().__init__(variant, injection)
+        self.wait_filled = injection.pick("wait_filled", buffers.wait_full)
+        self.wait_empty = injection.pick("wait_empty", buffers.wait_empty)
+        self.whole = injection.pick("whole", tma_loads.whole)
+        self.expected_bytes = injection.pick("expected_bytes", tma_loads.expected_bytes)
+        self.fence_shared = injection.pick("fence_shared", cute.arch.fence_view_async_shared)
 
     def operand(self, arguments, name: str) -> Operand | BulkOperand:
         """See Forward; what is loaded by TMA with its tensor map."""
@@ -216,7 +226,7 @@ class HopperForward(Forward):
             variant=self.variant,
             tuning=self.tuning,
             keys_left=self.keys_left,
-            wait_empty=buffers.wait_empty,
+            wait_empty=self.wait_empty,
             mask=common.mask,
             length_k=tile.keys.length,
             tile_iterator=tile.tile_iterator,
@@ -249,12 +259,8 @@ class HopperForward(Forward):
 
     def tma_functions(self) -> dict:
         """Those of TileLoads."""
-        return {
-            "whole": tma_loads.whole,
-            "expected_bytes": tma_loads.expected_bytes,
-            "fence_shared": cute.arch.fence_view_async_shared,
-            "offset": self.key_offset,
-        }
+        functions = {name: getattr(self, name) for name in ("whole", "expected_bytes", "fence_shared")}
+        return {**functions, "offset": self.key_offset}
 
     def buffers_q(self, common: Work, group: Int32) -> Buffers:
         """Those of the rows of Q that a warpgroup multiplies."""
@@ -315,6 +321,7 @@ class HopperForward(Forward):
                 variant=variant,
                 tuning=self.tuning,
                 dtype=self.dtype,
+                wait_filled=self.wait_filled,
                 keep_keys=self.keep_keys,
                 correction=self.correction,
                 finite=self.finite,

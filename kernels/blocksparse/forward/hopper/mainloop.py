@@ -15,7 +15,7 @@ from cutlass.cute.nvgpu import warpgroup
 from kernels.blocksparse.common import buffers, layouts, mask_words, mma
 from kernels.blocksparse.forward.hopper import wgmma
 from kernels.blocksparse.forward.hopper.tuning import WARPGROUP
-from kernels.blocksparse.forward.mainloop import LAG, exponentiate, load_words, mask_scores
+from kernels.blocksparse.forward.mainloop import LAG, exponentiate, load_words, mask_scores, masks
 
 
 @cute.jit
@@ -25,57 +25,55 @@ def multiply_steps(w) -> None:
     step = w.tuning.step
     steps_per_block = w.variant.tile_n // step
     n_steps = w.tile_iterator.entries * steps_per_block
-    rounded = cute.make_rmem_tensor_like(w.acc_s, w.dtype)
+    wait_filled, rounded = w.wait_filled, cute.make_rmem_tensor_like(w.acc_s, w.dtype)
     if n_steps > 0:
-        buffers.wait_full(w.buffers_k, w.before)
+        wait_filled(w.buffers_k, w.before)
         key, slot = place_of_step(w, Int32(0))
         await_turn(w)
         issue_scores(w, Int32(0))
         pass_turn(w)
-        load_words(w, Int32(0), slot, key, Int32(0))
+        words = load_words_now(w, Int32(0), slot, key, Int32(0))
         warpgroup.wait_group(0)
         buffers.release(w.buffers_k, w.before)
-        mask_scores(w, w.acc_s, Int32(0), key)
-        advance(w)
+        mask_scores(w, w.acc_s, masks(w, Int32(0), key), key, words)
+        follow(w) if w.tuning.rescale else advance(w)
         exponentiate(w, w.acc_s)
-        if cutlass.const_expr(w.tuning.late):
-            await_keys(w, Int32(1), n_steps)
         round_into(rounded, w.acc_s)
 
+        never = mask_words.branch(w.length_k < 0)
         for s in cutlass.range(1, n_steps):
-            if cutlass.const_expr(not w.tuning.late):
-                buffers.wait_full(w.buffers_k, w.before + s)
+            wait_filled(w.buffers_k, w.before + s)
             key, slot = place_of_step(w, s)
             await_turn(w)
             issue_scores(w, s)
-            buffers.wait_full(w.buffers_v, w.before + s - 1)
+            wait_filled(w.buffers_v, w.before + s - 1)
             issue_values(w, rounded, s - 1)
             pass_turn(w)
-            load_words(w, s // steps_per_block, slot, key, s % steps_per_block * step)
+            masked = masks(w, s // steps_per_block, key)
+            words = load_words_now(w, s // steps_per_block, slot, key, s % steps_per_block * step)
             warpgroup.wait_group(1)
             buffers.release(w.buffers_k, w.before + s)
-            mask_scores(w, w.acc_s, s // steps_per_block, key)
-            moved = advance(w)
-            exponentiate(w, w.acc_s)
-            if cutlass.const_expr(w.tuning.late):
-                await_keys(w, s + 1, n_steps)
+            mask_scores(w, w.acc_s, masked, key, words)
+            moved = follow(w) if w.tuning.rescale else advance(w)
+            exponentiate_parts(w, never)
             warpgroup.wait_group(0)
             buffers.release(w.buffers_v, w.before + s - 1)
             round_into(rounded, w.acc_s)
             rescale_output(w, moved)
 
-        buffers.wait_full(w.buffers_v, w.before + n_steps - 1)
+        wait_filled(w.buffers_v, w.before + n_steps - 1)
         warpgroup.fence()
         issue_values(w, rounded, n_steps - 1)
         warpgroup.wait_group(0)
         buffers.release(w.buffers_v, w.before + n_steps - 1)
 
 
-@cute.jit
-def await_keys(w, s: Int32, n_steps: Int32) -> None:
-    """Waits for K of a step, if there is one. The wait is a branch that the assembler moves no exponentials across."""
-    if s < n_steps:
-        buffers.wait_full(w.buffers_k, w.before + s)
+def load_words_now(w, entry: Int32, slot: Int32, first_key: Int32, first_column: Int32):
+    """Load the mask's words while the products run, or return what `mask_scores` loads them by."""
+    if w.tuning.words:
+        return entry, slot, first_column
+    load_words(w, entry, slot, first_key, first_column)
+    return None
 
 
 def await_turn(w) -> None:
@@ -92,7 +90,7 @@ def pass_turn(w) -> None:
 
 def place_of_step(w, s: Int32) -> tuple[Int32, Int32]:
     """The first key of a step whose K has come, and the slot of its mask's words."""
-    stage = (w.before + s) % w.tuning.stages
+    stage = buffers.stage_of(w.before + s, w.tuning.stages)
     return w.sPlace[0, stage], w.sPlace[1, stage]
 
 
@@ -101,7 +99,11 @@ def issue_scores(w, s: Int32) -> None:
     """Start Q · Kᵀ of a step."""
     warpgroup.fence()
     wgmma.multiply(
-        w.mma_s, w.acc_s, w.fragment_q, w.fragment_k[None, None, None, (w.before + s) % w.tuning.stages], False
+        w.mma_s,
+        w.acc_s,
+        w.fragment_q,
+        w.fragment_k[None, None, None, buffers.stage_of(w.before + s, w.tuning.stages)],
+        False,
     )
 
 
@@ -109,7 +111,13 @@ def issue_scores(w, s: Int32) -> None:
 def issue_values(w, rounded: cute.Tensor, s: Int32) -> None:
     """Start O += P · V of a step. The caller has fenced since P and O were written."""
     operand_p = layouts.as_operand_a(rounded)
-    wgmma.multiply(w.mma_o, w.acc_o, operand_p, w.fragment_v[None, None, None, (w.before + s) % w.tuning.stages], True)
+    wgmma.multiply(
+        w.mma_o,
+        w.acc_o,
+        operand_p,
+        w.fragment_v[None, None, None, buffers.stage_of(w.before + s, w.tuning.stages)],
+        True,
+    )
 
 
 @cute.jit
@@ -148,9 +156,60 @@ def advance(w) -> Boolean:
 
 
 @cute.jit
-def rescale_output(w, moved: Boolean) -> None:
-    """Bring O up to date with the references, where `advance` moved any."""
+def follow(w) -> None:
+    """As `advance`, for every row in every step: without a branch, the factors are computed among the exponentials."""
+    acc_s_mn = layouts.rows_columns(w.acc_s)
+    row_ref, row_sum, factors, factor_of, finite_of = w.row_ref, w.row_sum, w.factors, w.correction, w.finite
+    for i in cutlass.range_constexpr(cute.size(row_ref)):
+        row_max = mma.quad_max(acc_s_mn[i, None].load().reduce(cute.ReductionOp.MAX, row_ref[i], 0))
+        factors[i] = factor_of(row_ref[i] * w.to_log2, finite_of(row_max) * w.to_log2)
+        row_sum[i] = row_sum[i] * factors[i]
+        row_ref[i] = row_max
+
+
+@cute.jit
+def exponentiate_parts(w, never: Int32) -> None:
+    """As mainloop.exponentiate; the last part comes after a branch, which the assembler moves no waits and no
+    exponentials across: so the wait for P · V stands behind the first `late - 1` quarters of them."""
+    acc_s_mn, quarters = layouts.rows_columns(w.acc_s), w.tuning.late - 1
+    if cutlass.const_expr(quarters < 0):
+        exponentiate(w, w.acc_s)
+    else:
+        columns = cute.size(acc_s_mn, mode=[1])
+        totals, offsets = (cute.make_rmem_tensor(cute.size(w.row_ref), Float32) for _ in range(2))
+        for i in cutlass.range_constexpr(cute.size(w.row_ref)):
+            offsets[i] = w.finite(w.row_ref[i]) * w.to_log2
+            totals[i] = Float32(0.0)
+        exponentiate_columns(w, acc_s_mn, offsets, totals, (0, quarters * columns // 4))
+        for _ in cutlass.range(never):
+            totals[0] = totals[0] * w.to_log2 + offsets[0]
+        exponentiate_columns(w, acc_s_mn, offsets, totals, (quarters * columns // 4, columns))
+        for i in cutlass.range_constexpr(cute.size(w.row_ref)):
+            w.row_sum[i] = w.row_sum[i] + totals[i]
+
+
+@cute.jit
+def exponentiate_columns(w, acc_s_mn: cute.Tensor, offsets, totals, columns: cutlass.Constexpr) -> None:
+    """Some columns' scores become exponentials, which are added to the totals."""
+    for c in cutlass.range_constexpr(*columns):
+        for i in cutlass.range_constexpr(cute.size(offsets)):
+            acc_s_mn[i, c] = cute.math.exp2(acc_s_mn[i, c] * w.to_log2 - offsets[i], fastmath=True)
+            totals[i] = totals[i] + acc_s_mn[i, c]
+
+
+@cute.jit
+def rescale_output(w, moved) -> None:
+    """Bring O up to date with the references: where `advance` moved any, or always after `follow` (moved is None)."""
+    if cutlass.const_expr(moved is None):
+        scale_rows(w)
+    else:
+        for _ in cutlass.range(mask_words.branch(moved)):
+            scale_rows(w)
+
+
+@cute.jit
+def scale_rows(w) -> None:
+    """The rows of O times their factors."""
     acc_o_mn, factors = layouts.rows_columns(w.acc_o), w.factors
-    for _ in cutlass.range(mask_words.branch(moved)):
-        for i in cutlass.range_constexpr(cute.size(factors)):
-            acc_o_mn[i, None] = acc_o_mn[i, None].load() * factors[i]
+    for i in cutlass.range_constexpr(cute.size(factors)):
+        acc_o_mn[i, None] = acc_o_mn[i, None].load() * factors[i]

@@ -1,12 +1,16 @@
-"""Layout of the Hopper forward kernel on an SM; `Variant.tuning` overrides single entries."""
+"""Layout of the Hopper forward kernel on an SM; `Variant.tuning` overrides single entries.
+
+NOTE [wide tiles] At head dim 64 a block's products and its exponentials take the same time, and two multiplying warps
+for each scheduler leave half of the issue slots empty. Tiles of 192 queries have three, on the same K and V. Their
+threads have 160 registers: 64 scores, 32 probabilities that the last product still reads, 32 sums of O, and few more.
+So the loading ones have 32, which is enough by TMA.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from kernels.blocksparse.spec.variant import Variant
+from kernels.blocksparse.spec.variant import Variant
 
 WARPGROUP = 128  # threads
 ROWS = 64  # of a tile that one warpgroup multiplies
@@ -14,7 +18,7 @@ MOST = 248  # registers of a thread; 255, but in steps of 8
 SHARED = 232448  # bytes of shared memory that a CTA of sm_90 can have
 REGISTERS = 65536  # of a multiprocessor
 # registers of a thread that loads, where those that multiply take more than their share: by cp.async, by TMA
-LOADING = (56, 24)
+LOADING = (56, 32)
 BARRIERS = 512  # bytes set aside for the barriers of the buffers and the announced tiles
 
 
@@ -30,7 +34,10 @@ class HopperTuning:
     loading     registers of a thread that loads
     tma         1: Q, K and V are loaded by TMA, NOTE [whole tiles] of tma_loads.py; 0: by cp.async
     turns       1: warpgroups issue their products one after the other, NOTE [turns] of hopper/mainloop.py
-    late        1: a step's product with V is waited for after its exponentials; 0: where the assembler puts the wait
+    rescale     1: O follows the rows' maxima in every step; 0: where one has fallen behind, mainloop.rescale
+    words       1: the mask's words are loaded where they are applied; 0: while the products run
+    late        1 to 5: a step's product with V is waited for after the first late - 1 quarters of its exponentials;
+                0: where the assembler puts the wait
     """
 
     step: int
@@ -42,6 +49,8 @@ class HopperTuning:
     tma: int = 0
     turns: int = 0
     late: int = 0
+    rescale: int = 0
+    words: int = 0
 
     def warpgroups(self, variant: Variant) -> int:
         """Those that multiply; one more loads."""
@@ -64,14 +73,15 @@ def hopper_tuning(variant: Variant) -> HopperTuning:
         "stages": 2,
         "tiles": 1 if large else 2,
         "ctas": 1,
+        "tma": 1,
     }
     overrides = dict(variant.tuning)
     names = [field.name for field in fields(HopperTuning)]
     if unknown := sorted(set(overrides) - set(names)):
         raise ValueError(f"variant.tuning has {unknown}; the Hopper forward kernel knows {names}")
     tuning = HopperTuning(**{**values, **overrides})
-    if not {tuning.tma, tuning.turns, tuning.late} <= {0, 1}:
-        raise ValueError(f"variant.tuning {tuning}: tma, turns and late must be 0 or 1")
+    if not {tuning.tma, tuning.turns, tuning.rescale, tuning.words} <= {0, 1} or tuning.late not in range(6):
+        raise ValueError(f"variant.tuning {tuning}: tma, turns, rescale and words must be 0 or 1, late from 0 to 5")
     # what a CTA's threads are launched with is all that they can share out: one that asks for more waits forever
     if "loading" not in overrides:
         tuning = replace(tuning, loading=LOADING[tuning.tma])

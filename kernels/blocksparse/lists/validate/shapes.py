@@ -20,6 +20,7 @@ from kernels.blocksparse.lists.types import (
     LPTOrder,
     WriteOrder,
 )
+from kernels.blocksparse.spec.variant import WIDE
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,9 +43,10 @@ def check_shapes(
     """Types, dtypes, devices, shapes. backward: whether backward lists are needed. Raises ValueError."""
     check_types(blocks)
     device = blocks.device if device is None else device
-    for name in ("tile_m", "tile_n"):
-        if getattr(blocks, name) not in TILES:
-            raise ValueError(f"blocks.{name}: needs one of {TILES}, got {getattr(blocks, name)}")
+    tiles_m = (*TILES, WIDE) if blocks.backward is None else TILES
+    for name, tiles in (("tile_m", tiles_m), ("tile_n", TILES)):
+        if getattr(blocks, name) not in tiles:
+            raise ValueError(f"blocks.{name}: needs one of {tiles}, got {getattr(blocks, name)}")
     m_blocks, n_blocks = ceil_div(sizes.longest_q, blocks.tile_m), ceil_div(sizes.longest_k, blocks.tile_n)
     first = blocks.forward.partial.count.shape[:2]
     _check_lists(blocks.forward, "blocks.forward", m_blocks, first, sizes, device)
@@ -94,6 +96,8 @@ def check_types(blocks: BlockSparse) -> None:
     if blocks.lpt is not None:
         _check_type(blocks.lpt, LPTOrder, "blocks.lpt")
         _check_tensors(blocks.lpt, "blocks.lpt", "rows")
+    if blocks.wide is not None:
+        _check_type(blocks.wide, BlockSparse, "blocks.wide")
 
 
 def _check_lists(

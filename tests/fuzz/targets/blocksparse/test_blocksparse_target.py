@@ -158,6 +158,9 @@ def test_builds_name_the_injection_only_where_they_are() -> None:
         (SMALL, {"tiles": 64}, "cannot"),
         (SMALL, {"products": "simt"}, "cannot"),
         (SMALL, {"products": "tcgen05", "tile_m": 64}, "cannot"),
+        (SMALL, {"products": "wgmma", "tile_m": 192}, "cannot"),
+        (Problem((9,), (9,), 1, 1, 72, 72, "float16", backward=False), {"products": "wgmma", "tile_m": 192}, "cannot"),
+        (Problem((9,), (9,), 1, 1, 64, 64, "float16", backward=False), {"products": "mma", "tile_m": 192}, "cannot"),
         (Problem((9,), (9,), 1, 1, 64, 64, "float16", mask=Tokens(("1",))), {"mask": "intervals"}, "cannot"),
         (Problem((9,), (9,), 1, 1, 64, 64, "float16", mask=Documents((3,))), {"mask": "band"}, "cannot"),
         (Problem((9,), (9,), 1, 1, 64, 64, "float32"), {}, "cannot"),
@@ -257,6 +260,14 @@ def test_the_forward_kernel_is_right_on_the_emulated_gpu(problem: Problem, varia
     verdict = run(case(problem, **variant))
     assert verdict.outcome == "pass", verdict
     assert verdict.kernel.startswith("forward_") and verdict.kernel.endswith("sm_100a")
+
+
+@needs_emulator
+def test_hopper_s_tiles_of_192_queries_are_right_in_a_forward_pass() -> None:
+    problem = Problem((200, 0, 33), (90, 20, 0), 2, 1, 40, 40, "float16", layout="packed", softcap=5.0, backward=False)
+    verdict = run(case(problem, tile_m=192, tile_n=64, slots=1, warps="random", products="wgmma"))
+    assert verdict.outcome == "pass", verdict
+    assert "m192" in verdict.kernel and verdict.kernel.endswith("sm_90a")
 
 
 @needs_emulator

@@ -13,14 +13,25 @@ from forward_cases import Case, drawn, errors, problem
 
 pytest.importorskip("cutlass")
 
+from cutlass import Boolean, cute
+
+from fuzz.devices.emulator import EmulationError
 from kernels.blocksparse.compile.build import build
 from kernels.blocksparse.forward import kernel as forward
 from kernels.blocksparse.forward import mainloop
 from kernels.blocksparse.forward.kernel import Forward
 from kernels.blocksparse.launch.forward import for_operands
-from kernels.blocksparse.spec.variant import MASKS, NO_INJECTION, Injection, Variant, build_name, forward_products
+from kernels.blocksparse.spec.variant import (
+    MASKS,
+    NO_INJECTION,
+    WIDE,
+    Injection,
+    Variant,
+    build_name,
+    forward_products,
+)
 
-BY_TMA = {"late": 1, "tma": 1, "turns": 1}
+BY_TMA = {"late": 2, "rescale": 1, "tma": 1, "turns": 1, "words": 1}
 
 
 def variant(dim=64, tile_m=128, tile_n=128, mask="none", **options):
@@ -59,6 +70,19 @@ def test_nothing_is_spilled(dim, tuning, tmp_path):
     assert "serialized" not in said.stderr, said.stderr
 
 
+@pytest.mark.skipif(shutil.which("ptxas") is None, reason="needs ptxas")
+@pytest.mark.parametrize("mask", daily(MASKS, ["bits"]))
+def test_products_of_wide_tiles_are_not_serialised(mask, tmp_path):
+    """NOTE [wide tiles]: with fewer registers ptxas says C7512 and waits for each product."""
+    path = tmp_path / "kernel.ptx"
+    path.write_text(ptx_of(variant(tile_m=WIDE, mask=mask), "sm_90a"))
+    command = ["ptxas", "-v", "-arch=sm_90a", str(path), "-o", str(tmp_path / "kernel.cubin")]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "Unsupported .version" in said.stderr:
+        pytest.skip("this ptxas is too old for the PTX")
+    assert said.returncode == 0 and "serialized" not in said.stderr, said.stderr
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_100a", "sm_120a"])
 def test_other_archs_are_refused(arch):
     assert forward_products(arch, 128) == "mma"
@@ -75,9 +99,21 @@ def test_a_variant_says_its_products_and_only_kernels_that_multiply_have_them():
 
 
 @pytest.mark.parametrize(
+    "wrong", [{"kind": "backward"}, {"products": "mma"}, {"products": "tcgen05"}, {"dim_padded": 96}]
+)
+def test_wide_tiles_are_refused_where_no_kernel_has_them(wrong):
+    kind, dtype, dim = "forward", "bfloat16", 64
+    fields = {"kind": kind, "dtype": dtype, "dim_padded": dim, "tile_m": WIDE, "products": "wgmma"}
+    assert Variant(**fields).tile_m == WIDE
+    with pytest.raises(ValueError, match=r"variant\.tile_m 192"):
+        Variant(**fields | wrong)
+
+
+@pytest.mark.parametrize(
     "tuning",
     [
         *({"step": 48}, {"stages": 3}, {"warps": 4}, {"ctas": 3}, {"registers": 248}, {"tma": 2}, {"turns": -1}),
+        *({"late": 6}, {"rescale": 2}, {"words": 2}),
         *({"loading": 12}, {"stages": 5, "tma": 1}, {"stages": 3, "tma": 1}),
     ],
 )
@@ -109,11 +145,17 @@ def test_random_problems_by_tma_and_in_turns_are_right(seed):
 
 
 @pytest.mark.parametrize(
-    ("tma", "turns", "late", "stages", "tiles", "step"),
-    [*covering([0, 1], [0, 1], [0, 1], [1, 2], [1, 2], [32, 64, 128]), (1, 1, 1, 4, 1, 64), (1, 0, 1, 3, 2, 128)],
+    ("tma", "turns", "late", "rescale", "words", "stages", "tiles", "step"),
+    [
+        *covering([0, 1], [0, 1], [0, 1, 3, 5], [0, 1], [0, 1], [1, 2], [1, 2], [32, 64, 128]),
+        *((1, 1, 2, 1, 0, 4, 1, 64), (1, 0, 4, 0, 1, 3, 2, 128)),
+    ],
 )
-def test_every_tuning_computes_the_same(tma, turns, late, stages, tiles, step):
-    tuning = (("late", late), ("stages", stages), ("step", step), ("tiles", tiles), ("tma", tma), ("turns", turns))
+def test_every_tuning_computes_the_same(tma, turns, late, rescale, words, stages, tiles, step):
+    tuning = (
+        *(("late", late), ("rescale", rescale), ("stages", stages), ("step", step), ("tiles", tiles), ("tma", tma)),
+        *(("turns", turns), ("words", words)),
+    )
     case = Case((130, 60), (400, 129), heads_q=1, heads_kv=1, mask="tokens", tile_m=128, tile_n=128, spread=3.0)
     p = problem(replace(case, products="wgmma", tuning=tuning), DEVICE)
     run(p, resident=2)
@@ -159,6 +201,23 @@ def test_strides_that_a_tensor_map_cannot_have_are_loaded_without_one():
         assert dict(for_operands(of, *operands).tuning)["tma"] == 0
 
 
+@pytest.mark.parametrize("mask", ["dense", "tokens", "blocks", "intervals", "band"])
+@pytest.mark.parametrize("seed", range(4 if HOPPER else 1))
+def test_random_problems_are_right_with_wide_tiles(mask, seed):
+    options = {"tile_m": WIDE, "tile_n": 128, "products": "wgmma", "mask": mask}
+    p = problem(drawn(seed + 10 * len(mask), dim=(64, 40)[seed % 2], **options), DEVICE)
+    run(p)
+    assert max(errors(p)) <= 1, (errors(p), p.case)
+
+
+@pytest.mark.parametrize("resident", [1, 2])
+def test_ctas_that_stay_take_every_wide_tile_once(resident):
+    case = Case((600, 1, 192, 0), (90, 200, 0, 64), heads_q=2, heads_kv=1, mask="band", tile_m=WIDE, tile_n=128)
+    p = problem(replace(case, products="wgmma", softcap=20.0, packed=resident == 1), DEVICE)
+    assert run(p, resident=resident) == 4 * 2 * 4
+    assert max(errors(p)) <= 1, errors(p)
+
+
 @pytest.mark.parametrize(("seed", "resident"), covering(range(24 if HOPPER else 4), [1, 2, 3], strength=1))
 def test_ctas_that_stay_take_every_tile_once(seed, resident):
     """Bit for bit what a CTA for each tile computes, with tile numbers for all tiles but the first ones and an end for
@@ -197,6 +256,41 @@ def test_the_portable_kernels_injection_points_are_there(tuning):
     injection = Injection("planted", {point: noted(point) for point in Forward.INJECTION_POINTS})
     build(variant(mask="band", tile_m=64, tile_n=64).with_tuning(**tuning), "sm_90a", injection)
     assert called == set(Forward.INJECTION_POINTS)
+
+
+@cute.jit
+def _at_once(buffers, step):
+    pass
+
+
+@cute.jit
+def _any_tile(left, rows):
+    return Boolean(True)
+
+
+@cute.jit
+def _no_fence():
+    pass
+
+
+@pytest.mark.skipif(HOPPER, reason="the emulated GPU finds what a GPU may let pass")
+@pytest.mark.parametrize(
+    ("point", "replacement"),
+    [
+        ("wait_empty", _at_once),
+        ("whole", _any_tile),
+        ("fence_shared", _no_fence),
+        ("expected_bytes", lambda count: count // 2),
+        ("expected_bytes", lambda count: 2 * count),
+    ],
+)
+def test_a_wrong_load_by_tma_is_found(point, replacement):
+    case = Case((300,), (600,), 1, 1, tile_m=128, tile_n=128, products="wgmma", tuning=tuple(BY_TMA.items()))
+    p = problem(case, DEVICE)
+    run(p, resident=1)
+    injection = Injection(f"planted_{point}", {point: replacement})
+    with pytest.raises(EmulationError):
+        run(p, injection, resident=1)
 
 
 @pytest.mark.parametrize(
