@@ -160,7 +160,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
             f"variant.products is 'wgmma': the backward kernel needs sm_90a, dim 64 or 128 and tile_n 128, or dim 128 "
             f"and tile_n 64 for it, got {arch}, {dim} and {tile_n}"
         )
-    if overrides.get("transposed", int(wgmma and tile_n == 128)):
+    if overrides.get("transposed", int(wgmma and tile_n == 128 and not variant.separate_dq)):
         return _transposed(variant, overrides)
     if overrides.get("step_groups", default_step_groups(variant)):
         return _by_steps(variant, overrides)
