@@ -62,7 +62,7 @@ FORWARD_RANGE = {64: (1.0, 2230 / 1024), 128: (1.0, 2930 / 1965)}
 @dataclass(frozen=True)
 class Prediction:
     """Clocks of one SM for a block, by unit, the range predicted of them, and TFLOP/s of the whole GPU. loads: tma or
-    cp.async; backward by tma: dQ by bulk reductions, else by each thread."""
+    cp.async; with "bulk dQ" where the backward kernel adds dQ by bulk reductions."""
 
     dim: int
     loads: str
@@ -79,7 +79,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     forward = [predict_forward(dim, tma) for dim in (64, 128) for tma in (1, 0)]
-    backward = [predict(dim, tma) for dim in (64, 128) for tma in (1, 0)]
+    backward = [predict(dim, tma, bulk) for dim in (64, 128) for tma, bulk in ((1, 0), (1, 1), (0, 0))]
     for one in (*forward, *backward):
         print(json.dumps(asdict(one)))
     if given.out:
@@ -91,13 +91,14 @@ def main() -> int:
     return 0
 
 
-def predict(dim: int, tma: int) -> Prediction:
-    """The backward kernel of a head dim, without a mask, atomic adds; tma: 1 where it loads by TMA and adds dQ by bulk
-    reductions."""
-    variant = Variant("backward", "bfloat16", dim, products="tcgen05").with_tuning(tma=tma, bulk_dq=tma)
-    counts = instructions_by_role(sass(build(variant, "sm_100a").artifacts.CUBIN), dim, tma)
-    clocks = clocks_of(dim, counts, tma, shares_dq=blackwell_backward_tuning(variant).shares_dq)
-    return prediction(dim, "tma" if tma else "cp.async", counts, clocks, RANGE, products=5)
+def predict(dim: int, tma: int, bulk: int) -> Prediction:
+    """The backward kernel of a head dim, without a mask, atomic adds; tma, bulk: 1 where it loads by TMA, and where it
+    adds dQ by bulk reductions."""
+    variant = Variant("backward", "bfloat16", dim, products="tcgen05").with_tuning(tma=tma, bulk_dq=bulk)
+    counts = instructions_by_role(sass(build(variant, "sm_100a").artifacts.CUBIN), dim, tma, bulk)
+    clocks = clocks_of(dim, counts, bulk, shares_dq=blackwell_backward_tuning(variant).shares_dq)
+    how = ("tma" if tma else "cp.async") + ", bulk dQ" * bulk
+    return prediction(dim, how, counts, clocks, RANGE, products=5)
 
 
 def predict_forward(dim: int, tma: int) -> Prediction:
@@ -130,13 +131,13 @@ def forward_clocks(dim: int, counts: dict[str, int]) -> dict[str, int]:
     }
 
 
-def clocks_of(dim: int, counts: dict[str, int], tma: int, *, shares_dq: bool) -> dict[str, int]:
+def clocks_of(dim: int, counts: dict[str, int], bulk: int, *, shares_dq: bool) -> dict[str, int]:
     """Clocks of one SM for a block of TILE x TILE, by unit. By bulk reductions dQ passes through shared memory."""
     product = 2 * TILE * TILE * dim / FLOPS
     tile, square = 2 * TILE * dim, 2 * TILE * TILE  # bytes in 16 bits
     read = 2 * (tile + tile) + 2 * tile + (square + tile)  # S and dP; dV and dK, whose A is in tensor memory; dQ
     statistics = 8 * 2 * (TILE // 2) // 4  # warps, LSE and delta, queries of a thread, four at a time
-    adds = 2 * 4 * TILE * dim if tma else 0  # bytes of dQ, written and read
+    adds = 2 * 4 * TILE * dim * bulk  # bytes of dQ, written and read
     # a scheduler's two softmax warps: half of their loop makes dS; its dQ warp's, before it adds, reads dQ
     make_ds, read_dq = counts["softmax"], counts["read dq"] if shares_dq else 0
     hand_overs = (4 if shares_dq else 3) * LATENCY
@@ -171,14 +172,14 @@ def cuobjdump() -> str:
     return str(bundled)
 
 
-def instructions_by_role(code: list[tuple[int, str]], dim: int, tma: int) -> dict[str, int]:
+def instructions_by_role(code: list[tuple[int, str]], dim: int, tma: int, bulk: int) -> dict[str, int]:
     """Instructions in the loop over blocks of each role: the smallest loop that has an instruction as often as the
     role's work for a block takes; of loads by TMA the shortest way through it. "read dq": those of a dQ warp before its
     first add. Raises ValueError where there is none."""
     of_role = {
         "softmax": ("MUFU.EX2", HALF),  # one for each query of a thread
         # so many columns of all rows, or four of a row
-        "dq": ("UBLKRED", dim // DQ_COLUMNS) if tma else ("REDG", dim // 4),
+        "dq": ("UBLKRED", dim // DQ_COLUMNS) if bulk else ("REDG", dim // 4),
         # 128 bytes of each row; or eight elements by each lane, and LSE or delta
         "load": ("UTMALDG", dim // 64) if tma else ("LDGSTS", TILE * dim // 8 // 32 + 1),
         "issue": ("UTCHMMA", 2 * (dim // 16) + 3 * (TILE // 16)),  # sixteen along the dimension that is summed

@@ -4,9 +4,11 @@
         [--rounds 3] [--flash-attention] [--dry] [--out results.json]
 
 A row is MASK:BATCHxTOKENSxDIM, with 16 heads, or MASK:BATCHxTOKENSxDIMxKV_HEADS; MASK one of blocksparse_masks.py. A
-layout is name=value,…: overrides of HopperTuning, or tile_m=192; "" is the default. Kernels are built first, in
-processes beside each other. Then all layouts of a row are timed one after the other, `--rounds` times; the least median
-counts. Results are compared with those of the first layout; exits with 1 where a difference is above 0.02.
+layout is name=value,…: overrides of HopperTuning; tile_m=192; l2=MB, of K and V that tiles launched together have; ""
+is the default. Kernels are built first, in processes beside each other. Then all layouts of a row are timed one after
+the other, `--rounds` times, each round beginning with another one, as a GPU that was idle is faster; the median of the
+rounds' medians counts. Results are compared with those of the first layout; exits with 1 where a difference is above
+0.02.
 
 --flash-attention   FlashAttention-4 in the same turns, where it is installed and has the mask (full, causal, window)
 --dry               one tiny row on the emulated GPU, to try the script
@@ -44,6 +46,7 @@ ROWS = [
 ]
 LAYOUTS = ["", "turns=1", "tma=1", "tma=1,turns=1"]
 HEADS, REPEATS, DISAGREE = 16, 12, 0.02
+L2_BYTES = launch.L2_BYTES
 
 Layout = tuple[tuple[str, int], ...]
 
@@ -76,7 +79,7 @@ def lists_of(row: Row, layout: str) -> BlockSparse:
 
 def tuning_of(layout: str) -> Layout:
     """The layout's overrides of HopperTuning."""
-    return tuple(pair for pair in layout_of(layout) if pair[0] != "tile_m")
+    return tuple(pair for pair in layout_of(layout) if pair[0] not in ("tile_m", "l2"))
 
 
 def operands(row: Row) -> list[torch.Tensor]:
@@ -166,7 +169,10 @@ def measured(row: Row, layouts: list[str], options: argparse.Namespace, errors: 
 
         tuning, blocks = tuning_of(layout), lists_of(row, layout)
 
-        def call(tuning: Layout = tuning, blocks: BlockSparse = blocks) -> None:
+        section = dict(layout_of(layout)).get("l2", L2_BYTES >> 20) << 20
+
+        def call(tuning: Layout = tuning, blocks: BlockSparse = blocks, section: int = section) -> None:
+            launch.L2_BYTES = section
             launch.forward(
                 q, k, v, o, lse, sequences, blocks, scale=entry.dim**-0.5, tuning=tuning, products="wgmma"
             )  # fmt: skip
@@ -180,8 +186,10 @@ def measured(row: Row, layouts: list[str], options: argparse.Namespace, errors: 
     if options.flash_attention and (other := flash_attention(row, q, k, v)):
         calls["FlashAttention-4"] = other
     rounds = options.rounds if q.is_cuda else 1
-    times = [{name: milliseconds(call, q.is_cuda) for name, call in calls.items()} for _ in range(rounds)]
-    best = {name: min(at[name] for at in times) for name in calls}
+    names = list(calls)
+    turns = [names[i * len(names) // rounds :] + names[: i * len(names) // rounds] for i in range(rounds)]
+    times = [{name: milliseconds(calls[name], q.is_cuda) for name in turn} for turn in turns]
+    best = {name: statistics.median(at[name] for at in times) for name in calls}
     work = 4 * entry.dim * pairs_of(entry) * entry.heads_q * row.batch
     return {
         "row": row.name,

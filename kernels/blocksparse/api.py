@@ -46,8 +46,8 @@ def block_sparse_attention(
     blocks         which tiles are computed and how partial ones are masked; its device is q's. Every sequence's own
                    length is applied besides. Gradients above head dim 128 take tiles of 64 keys (NOTE [large dims] of
                    backward/tiling.py): lists of 128 are halved at the first call with each set of lengths, and at
-                   every one under torch.compile and CUDA-graph capture (`halves.halve_keys` does it once)
-                   Tiles of 192 queries, of lists without backward lists, are for products by wgmma and dims up to 64
+                   every one under torch.compile and CUDA-graph capture (`halves.halve_keys` does it once). Tiles of
+                   192 queries, of lists without backward lists, are for products by wgmma and dims up to 64
     scale          positive and finite, 1 / sqrt(dim) by default
     softcap        scores become softcap · tanh(score / softcap); 0 for none
     deterministic  gradients bitwise the same in every run: the adds to dQ are ordered by blocks.order, which is

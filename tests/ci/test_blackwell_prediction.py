@@ -43,7 +43,7 @@ def program(dim: int, tma: int) -> list[tuple[int, str]]:
 @pytest.mark.parametrize("dim", [64, 128])
 @pytest.mark.parametrize("tma", [0, 1])
 def test_each_role_has_its_own_loop_without_padding(dim: int, tma: int) -> None:
-    found = prediction.instructions_by_role(program(dim, tma), dim, tma)
+    found = prediction.instructions_by_role(program(dim, tma), dim, tma, tma)
     assert found == {
         "softmax": 64 + 100 + 1,
         "dq": 2 + (dim // 16 if tma else dim // 4) + 5 + 1,
@@ -55,7 +55,7 @@ def test_each_role_has_its_own_loop_without_padding(dim: int, tma: int) -> None:
 
 def test_a_kernel_without_such_loops_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^no loop with 64 MUFU\.EX2"):
-        prediction.instructions_by_role([(0, "FADD"), (16, "BRA 0x0")], 64, 1)
+        prediction.instructions_by_role([(0, "FADD"), (16, "BRA 0x0")], 64, 1, 1)
 
 
 def test_clocks_of_a_block() -> None:

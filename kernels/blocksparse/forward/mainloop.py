@@ -242,13 +242,16 @@ def masks(w: Work, entry: Int32, first_key: Int32) -> Int32:
 
 
 @cute.jit
-def mask_scores(w: Work, acc_s: cute.Tensor, masked: Int32, first_key: Int32) -> None:
-    """Cap the scores of a step, and replace those that its mask forbids. masked: of `masks`."""
+def mask_scores(w: Work, acc_s: cute.Tensor, masked: Int32, first_key: Int32, words=None) -> None:
+    """Cap the scores of a step, and replace those that its mask forbids. masked: of `masks`; words: (entry, slot, first
+    column) where the mask's words are yet to be loaded."""
     if cutlass.const_expr(w.variant.softcap):
         acc_s.store(tanh(acc_s.load() * w.to_tanh))
     acc_s_mn = layouts.rows_columns(acc_s)
     keep = w.keep_keys
     for _ in cutlass.range(masked):
+        if cutlass.const_expr(words is not None):
+            load_words(w, words[0], words[1], first_key, words[2])
         keep(w.mask_rows, w.length_k - first_key)
         mask_words.apply(w.mask_rows, acc_s_mn, -Float32.inf)
 

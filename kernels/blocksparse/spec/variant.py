@@ -25,9 +25,9 @@ PRODUCTS = ("mma", "wgmma", "tcgen05")
 # products → the arches that have their instructions, the default one first; mma: all
 ARCHES_OF = {"wgmma": ("sm_90a",), "tcgen05": ("sm_100a", "sm_103a")}
 OF_PREPROCESS = ("clear", "zero")  # injection points of the preprocessing kernel
-OF_DQ = ("statistics_row", "keep_listed_keys", "release_scored", "release_multiplied", "dq_factor")  # of the dQ kernel
 # Injection points of the forward kernels that load by TMA
 OF_TMA = ("wait_filled", "wait_empty", "whole", "expected_bytes", "fence_shared")
+OF_DQ = ("statistics_row", "keep_listed_keys", "release_scored", "release_multiplied", "dq_factor")  # of the dQ kernel
 # Injection points of the forward kernel that only the one with products by tcgen05 has
 OF_TCGEN05 = (
     *("wait_scored", "wait_added", "wait_loaded", "wait_stored", "fence_after", "release_keys", "free_columns"),

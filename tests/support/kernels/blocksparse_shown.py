@@ -151,10 +151,10 @@ KERNELS: dict[str, tuple[Case, set[str]]] = {
     "statistics_not_counted": (WITH_GRADIENTS, {"hang", "race_read_of_an_unordered_write", "mbarrier_misused"}),
     "gradient_tail_by_bulk_copy": (WITH_GRADIENTS, {"out_of_bounds"}),
     "dq_without_proxy_fence": (
-        WITH_GRADIENTS,
+        ORDERED_GRADIENTS,
         {"shared_memory_accessed_by_a_bulk_copy_without_fence.proxy.async"},
     ),
-    "dq_buffer_reused_before_read": (WITH_GRADIENTS, {"race_write_over_an_unordered_read"}),
+    "dq_buffer_reused_before_read": (ORDERED_GRADIENTS, {"race_write_over_an_unordered_read"}),
     "dq_released_before_added": (ORDERED_GRADIENTS, {"floating-point_adds_in_no_fixed_order"}),
     "mask_of_the_first_step": (_of(130, 130, heads=(1, 1), dim=128, variant={"tile_m": 128, "tile_n": 128}), GRADIENTS),
 }

@@ -28,12 +28,14 @@ class BlackwellBackwardTuning:
 
     tile_m, tile_n, dim   of the variant; step_m is tile_m
     tma      1: Q, K, V, dO, LSE and delta are loaded by TMA, NOTE [whole tiles] of tma_loads.py; 0: by cp.async
-    bulk_dq  1: dQ is added by bulk reductions from shared memory, NOTE [bulk adds] of dq_warps.py; 0: by each thread
+    bulk_dq  1: dQ is added by bulk reductions from shared memory, NOTE [bulk adds] of dq_warps.py; 0: by each thread,
+             which spares shared memory, the unit that is used most. By default ordered adds are bulk reductions: one
+             thread then waits for the semaphore while the others go on
     """
 
     dim: int
     tma: int = 1
-    bulk_dq: int = 1
+    bulk_dq: int = 0
     tile_m: int = ROWS
     tile_n: int = ROWS
     step_m: int = ROWS
@@ -74,7 +76,7 @@ def blackwell_backward_tuning(variant: Variant) -> BlackwellBackwardTuning:
     overrides = dict(variant.tuning)
     if unknown := sorted(set(overrides) - {"tma", "bulk_dq"}):
         raise ValueError(f"variant.tuning has {unknown}; the Blackwell backward kernel knows ['bulk_dq', 'tma']")
-    tuning = BlackwellBackwardTuning(variant.dim_padded, **overrides)
+    tuning = BlackwellBackwardTuning(variant.dim_padded, **{"bulk_dq": int(variant.deterministic), **overrides})
     if not {tuning.tma, tuning.bulk_dq} <= {0, 1}:
         raise ValueError(f"variant.tuning has {overrides}; the Blackwell backward kernel takes 0 and 1")
     assert tuning.shared_bytes <= SHARED - RESERVED

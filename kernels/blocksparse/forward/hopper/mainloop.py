@@ -32,10 +32,10 @@ def multiply_steps(w) -> None:
         await_turn(w)
         issue_scores(w, Int32(0))
         pass_turn(w)
-        load_words(w, Int32(0), slot, key, Int32(0))
+        words = load_words_now(w, Int32(0), slot, key, Int32(0))
         warpgroup.wait_group(0)
         buffers.release(w.buffers_k, w.before)
-        mask_scores(w, w.acc_s, masks(w, Int32(0), key), key)
+        mask_scores(w, w.acc_s, masks(w, Int32(0), key), key, words)
         follow(w) if w.tuning.rescale else advance(w)
         exponentiate(w, w.acc_s)
         round_into(rounded, w.acc_s)
@@ -50,10 +50,10 @@ def multiply_steps(w) -> None:
             issue_values(w, rounded, s - 1)
             pass_turn(w)
             masked = masks(w, s // steps_per_block, key)
-            load_words(w, s // steps_per_block, slot, key, s % steps_per_block * step)
+            words = load_words_now(w, s // steps_per_block, slot, key, s % steps_per_block * step)
             warpgroup.wait_group(1)
             buffers.release(w.buffers_k, w.before + s)
-            mask_scores(w, w.acc_s, masked, key)
+            mask_scores(w, w.acc_s, masked, key, words)
             moved = follow(w) if w.tuning.rescale else advance(w)
             exponentiate_parts(w, never)
             warpgroup.wait_group(0)
@@ -66,6 +66,14 @@ def multiply_steps(w) -> None:
         issue_values(w, rounded, n_steps - 1)
         warpgroup.wait_group(0)
         buffers.release(w.buffers_v, w.before + n_steps - 1)
+
+
+def load_words_now(w, entry: Int32, slot: Int32, first_key: Int32, first_column: Int32):
+    """Load the mask's words while the products run, or return what `mask_scores` loads them by."""
+    if w.tuning.words:
+        return entry, slot, first_column
+    load_words(w, entry, slot, first_key, first_column)
+    return None
 
 
 def await_turn(w) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-from kernels.blocksparse.spec.variant import WIDE, Variant
+from kernels.blocksparse.spec.variant import Variant
 
 WARPGROUP = 128  # threads
 ROWS = 64  # of a tile that one warpgroup multiplies
@@ -18,8 +18,7 @@ MOST = 248  # registers of a thread; 255, but in steps of 8
 SHARED = 232448  # bytes of shared memory that a CTA of sm_90 can have
 REGISTERS = 65536  # of a multiprocessor
 # registers of a thread that loads, where those that multiply take more than their share: by cp.async, by TMA
-LOADING = (56, 24)
-WIDE_LOADING = 32  # the same by TMA for tiles of 192 queries
+LOADING = (56, 32)
 BARRIERS = 512  # bytes set aside for the barriers of the buffers and the announced tiles
 
 
@@ -36,6 +35,7 @@ class HopperTuning:
     tma         1: Q, K and V are loaded by TMA, NOTE [whole tiles] of tma_loads.py; 0: by cp.async
     turns       1: warpgroups issue their products one after the other, NOTE [turns] of hopper/mainloop.py
     rescale     1: O follows the rows' maxima in every step; 0: where one has fallen behind, mainloop.rescale
+    words       1: the mask's words are loaded where they are applied; 0: while the products run
     late        1 to 5: a step's product with V is waited for after the first late - 1 quarters of its exponentials;
                 0: where the assembler puts the wait
     """
@@ -50,6 +50,7 @@ class HopperTuning:
     turns: int = 0
     late: int = 0
     rescale: int = 0
+    words: int = 0
 
     def warpgroups(self, variant: Variant) -> int:
         """Those that multiply; one more loads."""
@@ -66,7 +67,7 @@ class HopperTuning:
 
 def hopper_tuning(variant: Variant) -> HopperTuning:
     """The layout that `variant` is built with. Raises ValueError for overrides that cannot work."""
-    large, wide = variant.dim_padded > 128, variant.tile_m == WIDE
+    large = variant.dim_padded > 128
     values = {
         "step": 64 if large else variant.tile_n,
         "stages": 2,
@@ -79,11 +80,11 @@ def hopper_tuning(variant: Variant) -> HopperTuning:
     if unknown := sorted(set(overrides) - set(names)):
         raise ValueError(f"variant.tuning has {unknown}; the Hopper forward kernel knows {names}")
     tuning = HopperTuning(**{**values, **overrides})
-    if not {tuning.tma, tuning.turns, tuning.rescale} <= {0, 1} or tuning.late not in range(6):
-        raise ValueError(f"variant.tuning {tuning}: tma, turns and rescale must be 0 or 1, late from 0 to 5")
+    if not {tuning.tma, tuning.turns, tuning.rescale, tuning.words} <= {0, 1} or tuning.late not in range(6):
+        raise ValueError(f"variant.tuning {tuning}: tma, turns, rescale and words must be 0 or 1, late from 0 to 5")
     # what a CTA's threads are launched with is all that they can share out: one that asks for more waits forever
     if "loading" not in overrides:
-        tuning = replace(tuning, loading=WIDE_LOADING if wide else LOADING[tuning.tma])
+        tuning = replace(tuning, loading=LOADING[tuning.tma])
     groups, threads = tuning.warpgroups(variant), tuning.threads(variant)
     launched = min(REGISTERS // (threads * tuning.ctas) // 8 * 8, MOST)
     most = min(((groups + 1) * launched - tuning.loading) // groups // 8 * 8, MOST)

@@ -31,7 +31,7 @@ from kernels.blocksparse.spec.variant import (
     forward_products,
 )
 
-BY_TMA = {"late": 1, "tma": 1, "turns": 1}
+BY_TMA = {"late": 2, "rescale": 1, "tma": 1, "turns": 1, "words": 1}
 
 
 def variant(dim=64, tile_m=128, tile_n=128, mask="none", **options):
@@ -113,6 +113,7 @@ def test_wide_tiles_are_refused_where_no_kernel_has_them(wrong):
     "tuning",
     [
         *({"step": 48}, {"stages": 3}, {"warps": 4}, {"ctas": 3}, {"registers": 248}, {"tma": 2}, {"turns": -1}),
+        *({"late": 6}, {"rescale": 2}, {"words": 2}),
         *({"loading": 12}, {"stages": 5, "tma": 1}, {"stages": 3, "tma": 1}),
     ],
 )
@@ -144,11 +145,17 @@ def test_random_problems_by_tma_and_in_turns_are_right(seed):
 
 
 @pytest.mark.parametrize(
-    ("tma", "turns", "late", "stages", "tiles", "step"),
-    [*covering([0, 1], [0, 1], [0, 1], [1, 2], [1, 2], [32, 64, 128]), (1, 1, 1, 4, 1, 64), (1, 0, 1, 3, 2, 128)],
+    ("tma", "turns", "late", "rescale", "words", "stages", "tiles", "step"),
+    [
+        *covering([0, 1], [0, 1], [0, 1, 3, 5], [0, 1], [0, 1], [1, 2], [1, 2], [32, 64, 128]),
+        *((1, 1, 2, 1, 0, 4, 1, 64), (1, 0, 4, 0, 1, 3, 2, 128)),
+    ],
 )
-def test_every_tuning_computes_the_same(tma, turns, late, stages, tiles, step):
-    tuning = (("late", late), ("stages", stages), ("step", step), ("tiles", tiles), ("tma", tma), ("turns", turns))
+def test_every_tuning_computes_the_same(tma, turns, late, rescale, words, stages, tiles, step):
+    tuning = (
+        *(("late", late), ("rescale", rescale), ("stages", stages), ("step", step), ("tiles", tiles), ("tma", tma)),
+        *(("turns", turns), ("words", words)),
+    )
     case = Case((130, 60), (400, 129), heads_q=1, heads_kv=1, mask="tokens", tile_m=128, tile_n=128, spread=3.0)
     p = problem(replace(case, products="wgmma", tuning=tuning), DEVICE)
     run(p, resident=2)
