@@ -24,7 +24,7 @@ WARPS = THREADS // 32
 # Entries of the block lists in a circular buffer in shared memory: half of it is filled while the other is worked on.
 ENTRY_STAGES = 64
 HALF = ENTRY_STAGES // 2
-STEP_GROUPS = 2  # the faster one of rows as long as separate_group_split makes them
+STEP_GROUPS = 2  # alike with 1 where units are few, slower for short rows: docs/performance/log.md
 MMA_REGISTERS, SEMAPHORE_REGISTERS = 240, 24  # of a thread, beside semaphore warps; launched with 168
 
 # Shared memory that one CTA may have, in bytes (CUDA C++ programming guide, compute capabilities).
@@ -160,7 +160,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
             f"variant.products is 'wgmma': the backward kernel needs sm_90a, dim 64 or 128 and tile_n 128, or dim 128 "
             f"and tile_n 64 for it, got {arch}, {dim} and {tile_n}"
         )
-    if overrides.get("transposed", int(wgmma and tile_n == 128)):
+    if overrides.get("transposed", int(wgmma and tile_n == 128 and not variant.separate_dq)):
         return _transposed(variant, overrides)
     if overrides.get("step_groups", default_step_groups(variant)):
         return _by_steps(variant, overrides)

@@ -21,12 +21,15 @@ CTA, or where it has one multiplying warpgroup, of the SM's other CTA, which als
 import cutlass
 from cutlass import Float32, Int32, Uint32, cute
 
-from kernels.blocksparse.backward import masking
+from kernels.blocksparse.backward import masking, softmax_gradient
 from kernels.blocksparse.backward.dq_accumulator import fragment_views
 from kernels.blocksparse.backward.hopper import turns
 from kernels.blocksparse.backward.hopper.mainloop_transposed import (
+    ATOMS,
+    atoms_of,
+    by_query,
+    of_queries,
     rounded,
-    scores_to_probabilities,
     subtract_delta,
     words_of_step,
 )
@@ -65,7 +68,7 @@ def mainloop_dkdv(w) -> None:
             rdP = accumulator(w.to_dp)
             issue(w.to_dp, rdP, 0, stage, add=False)
             rSlope = cute.make_rmem_tensor_like(rS) if cutlass.const_expr(w.variant.softcap) else None
-            scores_to_probabilities(w, rS, rSlope, stage_q)
+            to_probabilities(w, rS, rSlope, stage_q)
             for _ in cutlass.range(branch(masked)):
                 masking.apply_words(rows_columns(rS), find_kept(w, rWords))
             rP = rounded(rS, w.dtype)
@@ -91,6 +94,17 @@ def mainloop_dkdv(w) -> None:
             finish()
             release_q(w.q_empty, step, stages_q)
             rS.store(rNext.load())
+
+
+@cute.jit
+def to_probabilities(w, rS: cute.Tensor, rSlope, stage: Int32) -> None:
+    """All of a step's S becomes P, not masked yet, with LSE read for a few atoms at a time."""
+    for first in cutlass.range_constexpr(0, w.tiling.step_m // 8, ATOMS):
+        scores, slope = by_query(atoms_of(rS, first, ATOMS)), None
+        if cutlass.const_expr(w.variant.softcap):
+            slope = by_query(atoms_of(rSlope, first, ATOMS))
+        lse2 = of_queries(w, w.storage.sLSE, stage, first, ATOMS)
+        softmax_gradient.probabilities(w.variant.softcap, w.kernel.slope_of, scores, slope, lse2, w.factors)
 
 
 @cute.jit
