@@ -1,6 +1,6 @@
 """Nine mutants of the block-sparse kernels on the emulated GPU: python ci/check_planted_emulator.py --json FILE.
 
-With --tcgen05 instead those of the backward kernel by tcgen05, in 60 cases each of ci/blocksparse_tcgen05.py's target.
+With --tcgen05 instead those of kernels by tcgen05, in 60 cases each of ci/blocksparse_tcgen05.py's target.
 Each is fuzzed as `attnfuzz run --target blocksparse!BUG --device host --seed SEED --jobs 1` does, from the first
 case on, until a case is bad; that case is minimised. Reported are the check that named the mutant, the cases and the
 seconds until then (compiling included), and the minimised case. Exits with 1 where a mutant is not found and minimised
@@ -49,7 +49,8 @@ BUGS: dict[str, tuple[str, ...]] = {
 TARGET_FILE, TCGEN05_CASES = str(Path(__file__).with_name("blocksparse_tcgen05.py")), 60
 EARLY = ("tensor_memory_used_before_a_tcgen05.commit_was_waited_for", "race_tensor_memory")
 WRONG = tuple(f"accuracy: {kind}" for kind in ("wrong", "nan"))
-# Those of the backward kernel by tcgen05, and of arithmetic and protocol that it shares with the others
+# Those of the backward kernel by tcgen05, of the forward one's store of O, and of arithmetic and protocol that it shares
+# with the others
 TCGEN05: dict[str, tuple[str, ...]] = {
     "dp_read_before_commit": EARLY,
     "dq_read_before_commit": EARLY,
@@ -61,6 +62,15 @@ TCGEN05: dict[str, tuple[str, ...]] = {
     "queries_released_when_issued": ("shared_memory_overwritten_before_a_tcgen05.commit_was_waited_for",),
     "dq_of_wrong_columns": (*WRONG, "read_of_uninitialised_memory"),
     "last_block_not_released": HANG,
+    "keys_not_waited_for": RACE,
+    "statistics_not_counted": (*HANG, *RACE, "mbarrier_misused"),
+    "gradient_tail_by_bulk_copy": ("out_of_bounds", "read_of_uninitialised_memory", *WRONG),
+    "dq_without_proxy_fence": ("shared_memory_accessed_by_a_bulk_copy_without_fence.proxy.async",),
+    "dq_buffer_reused_before_read": RACE,
+    "dq_released_before_added": ("floating-point_adds_in_no_fixed_order",),
+    "output_tail_by_bulk_store": ("out_of_bounds", *RACE, *WRONG),
+    "output_without_proxy_fence": ("shared_memory_accessed_by_a_bulk_copy_without_fence.proxy.async",),
+    "output_store_not_waited_for": ("bulk_copy_in_flight_when_its_CTA_exits",),
     "delta_added": WRONG,
     "dk_not_scaled": WRONG,
     "dq_not_scaled": WRONG,
@@ -94,7 +104,7 @@ def main() -> int:
     """Runs the mutants that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help=f"of {', '.join(BUGS)}; none: all")
-    parser.add_argument("--tcgen05", action="store_true", help="those of the backward kernel by tcgen05")
+    parser.add_argument("--tcgen05", action="store_true", help="those of kernels by tcgen05")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=float, default=300.0, help="seconds of a mutant's session (300)")
     parser.add_argument("--json", type=Path)

@@ -10,7 +10,8 @@ For each head dim, clocks of one SM for a block of 128 x 128, bfloat16, long seq
     shared memory  bytes that products read and that loads and dS write, at 128 a clock; LSE and delta, one read of 16
                    bytes by a warp a clock
     issue slots    of one scheduler. Backward: two softmax warps, a dQ warp, and the busiest other one; instructions of
-                   the loop of each role, each counted once: as if every block were masked, and every wait over at once.
+                   the loop of each role, each counted once: as if every block were masked, every wait over at once, and
+                   every dQ warp the one that issues bulk adds; but of loads by TMA the shortest way: of whole tiles.
                    Forward: a softmax warp and the busier of those that load and issue products; instructions of the
                    shortest way through the loop: no block is masked, O is not rescaled, TMA loads every tile
     L2             bytes of K and V read, or of Q and dO read and of dQ added, at a rate that is a guess: twice that at
@@ -41,7 +42,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from kernels.blocksparse.backward.blackwell.tuning import HALF, blackwell_backward_tuning  # noqa: E402
+from kernels.blocksparse.backward.blackwell.tuning import (  # noqa: E402
+    DQ_COLUMNS,
+    HALF,
+    blackwell_backward_tuning,
+)
 from kernels.blocksparse.compile.build import build  # noqa: E402
 from kernels.blocksparse.spec.variant import Variant  # noqa: E402
 
@@ -57,7 +62,7 @@ FORWARD_RANGE = {64: (1.0, 2230 / 1024), 128: (1.0, 2930 / 1965)}
 @dataclass(frozen=True)
 class Prediction:
     """Clocks of one SM for a block, by unit, the range predicted of them, and TFLOP/s of the whole GPU. loads: tma or
-    cp.async."""
+    cp.async; with "bulk dQ" where the backward kernel adds dQ by bulk reductions."""
 
     dim: int
     loads: str
@@ -74,7 +79,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     forward = [predict_forward(dim, tma) for dim in (64, 128) for tma in (1, 0)]
-    backward = [predict(dim) for dim in (64, 128)]
+    backward = [predict(dim, tma, bulk) for dim in (64, 128) for tma, bulk in ((1, 0), (1, 1), (0, 0))]
     for one in (*forward, *backward):
         print(json.dumps(asdict(one)))
     if given.out:
@@ -86,12 +91,14 @@ def main() -> int:
     return 0
 
 
-def predict(dim: int) -> Prediction:
-    """The backward kernel of a head dim, without a mask, atomic adds."""
-    variant = Variant("backward", "bfloat16", dim, products="tcgen05")
-    counts = instructions_by_role(sass(build(variant, "sm_100a").artifacts.CUBIN), dim)
-    clocks = clocks_of(dim, counts, shares_dq=blackwell_backward_tuning(variant).shares_dq)
-    return prediction(dim, "cp.async", counts, clocks, RANGE, products=5)
+def predict(dim: int, tma: int, bulk: int) -> Prediction:
+    """The backward kernel of a head dim, without a mask, atomic adds; tma, bulk: 1 where it loads by TMA, and where it
+    adds dQ by bulk reductions."""
+    variant = Variant("backward", "bfloat16", dim, products="tcgen05").with_tuning(tma=tma, bulk_dq=bulk)
+    counts = instructions_by_role(sass(build(variant, "sm_100a").artifacts.CUBIN), dim, tma, bulk)
+    clocks = clocks_of(dim, counts, bulk, shares_dq=blackwell_backward_tuning(variant).shares_dq)
+    how = ("tma" if tma else "cp.async") + ", bulk dQ" * bulk
+    return prediction(dim, how, counts, clocks, RANGE, products=5)
 
 
 def predict_forward(dim: int, tma: int) -> Prediction:
@@ -124,19 +131,20 @@ def forward_clocks(dim: int, counts: dict[str, int]) -> dict[str, int]:
     }
 
 
-def clocks_of(dim: int, counts: dict[str, int], *, shares_dq: bool) -> dict[str, int]:
-    """Clocks of one SM for a block of TILE x TILE, by unit."""
+def clocks_of(dim: int, counts: dict[str, int], bulk: int, *, shares_dq: bool) -> dict[str, int]:
+    """Clocks of one SM for a block of TILE x TILE, by unit. By bulk reductions dQ passes through shared memory."""
     product = 2 * TILE * TILE * dim / FLOPS
     tile, square = 2 * TILE * dim, 2 * TILE * TILE  # bytes in 16 bits
     read = 2 * (tile + tile) + 2 * tile + (square + tile)  # S and dP; dV and dK, whose A is in tensor memory; dQ
     statistics = 8 * 2 * (TILE // 2) // 4  # warps, LSE and delta, queries of a thread, four at a time
+    adds = 2 * 4 * TILE * dim * bulk  # bytes of dQ, written and read
     # a scheduler's two softmax warps: half of their loop makes dS; its dQ warp's, before it adds, reads dQ
-    make_ds, read_dq = counts["softmax"], counts["dq"] // 2 if shares_dq else 0
+    make_ds, read_dq = counts["softmax"], counts["read dq"] if shares_dq else 0
     hand_overs = (4 if shares_dq else 3) * LATENCY
     return {
         "products": round(5 * product),
         "exponentials": TILE * TILE // EXPONENTIALS,
-        "shared memory": round((read + square + 2 * tile) / SHARED + statistics),
+        "shared memory": round((read + square + 2 * tile + adds) / SHARED + statistics),
         "issue slots": 2 * counts["softmax"] + counts["dq"] + max(counts["load"], counts["issue"]),
         "L2": round((2 * tile + 4 * TILE * dim) / L2),
         "chain": round(3 * product + make_ds + read_dq + hand_overs),
@@ -164,25 +172,35 @@ def cuobjdump() -> str:
     return str(bundled)
 
 
-def instructions_by_role(code: list[tuple[int, str]], dim: int) -> dict[str, int]:
+def instructions_by_role(code: list[tuple[int, str]], dim: int, tma: int, bulk: int) -> dict[str, int]:
     """Instructions in the loop over blocks of each role: the smallest loop that has an instruction as often as the
-    role's work for a block takes. Raises ValueError where there is none."""
+    role's work for a block takes; of loads by TMA the shortest way through it. "read dq": those of a dQ warp before its
+    first add. Raises ValueError where there is none."""
     of_role = {
         "softmax": ("MUFU.EX2", HALF),  # one for each query of a thread
-        "dq": ("REDG", dim // 4),  # four columns of a row
-        "load": ("LDGSTS", TILE * dim // 8 // 32 + 1),  # eight elements by each lane; LSE or delta
+        # so many columns of all rows, or four of a row
+        "dq": ("UBLKRED", dim // DQ_COLUMNS) if bulk else ("REDG", dim // 4),
+        # 128 bytes of each row; or eight elements by each lane, and LSE or delta
+        "load": ("UTMALDG", dim // 64) if tma else ("LDGSTS", TILE * dim // 8 // 32 + 1),
         "issue": ("UTCHMMA", 2 * (dim // 16) + 3 * (TILE // 16)),  # sixteen along the dimension that is summed
     }
     found = {}
     for role, (mark, times) in of_role.items():
         loops = [
-            sum(begin <= at <= end and not what.startswith("NOP") for at, what in code)
+            [(at, what) for at, what in code if begin <= at <= end]
             for begin, end in loops_of(code)
             if sum(mark in what for at, what in code if begin <= at <= end) == times
         ]
-        if not loops:
+        lengths = [sum(not what.startswith("NOP") for _, what in loop) for loop in loops]
+        if role == "load" and tma:
+            ways = [shortest_way(code, loop, mark, times) for loop in loops_of(code)]
+            lengths = [way for way in ways if way]
+        if not lengths:
             raise ValueError(f"no loop with {times} {mark}: the kernel is not as this script expects")
-        found[role] = min(loops)
+        found[role] = min(lengths)
+        if role == "dq":
+            loop = min(loops, key=len)
+            found["read dq"] = next(i for i, (_, what) in enumerate(loop) if "STS" in what or mark in what)
     return found
 
 

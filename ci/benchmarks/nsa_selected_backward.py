@@ -8,7 +8,8 @@ One sequence, head dim 128, bfloat16, blocks of 64, 16 selected, random inputs. 
 median of CUDA events around each of five calls; the kernels' own times are the profiler's, all in milliseconds.
 'beside ordered' is the largest difference of dQ, dK and dV from those with ordered adds, as a share of the largest
 value. --units times the separate dQ with so many units of each KV head (NOTE [group split]), --stages with so many
-stages of K and of V and tiles of Q and dO (dq_by_queries/tuning.py). --json appends a line for each row to a file.
+stages of K and of V and tiles of Q and dO (dq_by_queries/tuning.py), --step-groups, each with all units, with that main
+loop for dK and dV (`step_groups` of backward/tiling.py). --json appends a line for each row to a file.
 """
 
 from __future__ import annotations
@@ -103,7 +104,9 @@ def differences(found: Gradients, others: Gradients) -> list[float]:
     return [float(f"{float((x - y).abs().max() / y.abs().max()):.2e}") for x, y in pairs]
 
 
-def rows(problem: Problem, units: list[int], stages: list[tuple[int, ...]]) -> list[dict[str, Any]]:
+def rows(
+    problem: Problem, units: list[int], stages: list[tuple[int, ...]], step_groups: list[int]
+) -> list[dict[str, Any]]:
     """The rows of a problem, printed as they come."""
     found: list[dict[str, Any]] = []
 
@@ -122,7 +125,9 @@ def rows(problem: Problem, units: list[int], stages: list[tuple[int, ...]]) -> l
     note("atomic", lambda: one.run(False, ordered=False), ordered)
     note("separate", lambda: one.run(True), ordered)
     for number in units:
-        note("separate, kernels alone", one.prepared(number, ()), ordered, units=number)
+        for groups in step_groups:
+            work = one.prepared(number, (("step_groups", groups),))
+            note("separate, kernels alone", work, ordered, units=number, step_groups=groups)
     for numbers in stages:
         tuning = tuple(zip(("dq_stages_k", "dq_stages_v", "dq_tiles"), numbers, strict=True))
         note("separate, kernels alone", one.prepared(None, tuning), ordered, stages=numbers)
@@ -148,6 +153,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, nargs="+", default=[65536])
     parser.add_argument("--heads", default="64/4", help="query heads and KV heads")
     parser.add_argument("--units", type=int, nargs="*", default=[])
+    parser.add_argument("--step-groups", type=int, nargs="*", default=[0])
     parser.add_argument("--stages", nargs="*", default=[])
     parser.add_argument("--json", type=Path)
     parser.add_argument("--smoke", action="store_true")
@@ -162,7 +168,7 @@ def main() -> int:
     stages = [tuple(map(int, x.split(","))) for x in options.stages]
     with torch.no_grad():
         for problem in problems:
-            found = rows(problem, options.units, stages)
+            found = rows(problem, options.units, stages, options.step_groups)
             if options.json:
                 with options.json.open("a") as file:
                     file.writelines(json.dumps(row) + "\n" for row in found)

@@ -274,7 +274,8 @@ class Dense:
 
 
 def selected_alone(inputs: Inputs) -> dict[str, Any]:
-    """The selected branch by itself, its lists among it; backward with ordered and with atomic adds."""
+    """The selected branch by itself, its lists among it: backward as it chooses, and with ordered and atomic adds to dQ
+    in memory (nsa_selected_backward.py has the times of each kernel)."""
     operands, _ = checked(inputs.q, inputs.k, inputs.v, **inputs.options)
     with torch.no_grad():
         small = compressed(operands)
@@ -285,8 +286,12 @@ def selected_alone(inputs: Inputs) -> dict[str, Any]:
         backward = timed(lambda: branch.backward(out, lse, inputs.do))
         settings = replace(operands.settings, deterministic=False)
         atomic = replace(branch, operands=replace(operands, settings=settings))
-        backward_atomic = timed(lambda: atomic.backward(out, lse, inputs.do))
-        return {"forward": timed(branch.forward), "backward": backward, "backward_atomic": backward_atomic}
+        return {
+            "forward": timed(branch.forward),
+            "backward": backward,
+            "backward_ordered": timed(lambda: branch.backward(out, lse, inputs.do, separate_dq=False)),
+            "backward_atomic": timed(lambda: atomic.backward(out, lse, inputs.do, separate_dq=False)),
+        }
 
 
 def check() -> dict[str, float]:

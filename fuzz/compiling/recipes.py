@@ -11,7 +11,10 @@ MODULES = tuple(
         "backward",
         "backward.postprocess",
         "backward.preprocess",
+        "backward.hopper.dkdv_kernel",
+        "backward.hopper.kernel",
         "compile.build",
+        "dq_by_queries.kernel",
         "forward.hopper.kernel",
         "forward.kernel",
     )

@@ -25,7 +25,9 @@ from kernels.blocksparse.spec.variant import Injection, Variant
 
 RECIPE = "fuzz.compiling.recipes:blocksparse"
 # What is compiled imports nothing else of kernels/blocksparse: a change of its host code leaves compiled kernels valid.
-SOURCES = tuple(f"kernels.blocksparse.{name}" for name in ("backward", "common", "compile", "forward", "spec"))
+SOURCES = tuple(
+    f"kernels.blocksparse.{name}" for name in ("backward", "common", "compile", "dq_by_queries", "forward", "spec")
+)
 KEPT = 4096  # launches that are remembered: more than the repeats of a case make
 LIMIT = 1.0  # seconds that a copy out of a hanging device may take
 

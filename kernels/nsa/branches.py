@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kernels.blocksparse.launch.forward import Sequences
 from kernels.blocksparse.lists.types import Bits, BlockSparse, LPTOrder
-from kernels.blocksparse.planner.group_split import scattered_group_split
+from kernels.blocksparse.planner.group_split import scattered_group_split, separate_group_split
 from kernels.nsa.config import selected_tile_n, tile_m
 from kernels.nsa.lists.build import branch_lists
 from kernels.nsa.operands import Operands
@@ -112,4 +112,7 @@ class Branch:
             return None
         sizes = o.batch, o.heads_q, o.heads_kv, o.settings.longest, o.dim
         rows = blocks.m_blocks, blocks.backward.rows
-        return scattered_group_split(*sizes, *rows, o.settings.deterministic, separate_dq)
+        if separate_dq:
+            visits = -(-self.selection.blocks.shape[-1] * o.settings.block // blocks.tile_n)
+            return separate_group_split(*sizes, *rows, visits)
+        return scattered_group_split(*sizes, *rows, o.settings.deterministic)

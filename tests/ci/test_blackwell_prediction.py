@@ -22,13 +22,13 @@ def loop(mark: str, times: int, others: int) -> list[str]:
     return [*[mark] * times, *["FADD R0, R1, R2"] * others, "NOP", "BRA BACK"]
 
 
-def program(dim: int) -> list[tuple[int, str]]:
+def program(dim: int, tma: int) -> list[tuple[int, str]]:
     """Four loops, one behind the other, and one around all of them."""
     loads, issued = 4 * dim // 8 + 1, dim // 8 + 24
     parts = [
         loop("MUFU.EX2 R1, R2", 64, 100),
-        loop("REDG.E.ADD.F32x4", dim // 4, 5),
-        loop("LDGSTS.E.128", loads, 9),
+        ["LDTM", "LDTM", *(loop("UBLKRED.G.S.ADD.F32.RN", dim // 16, 5) if tma else loop("REDG.E", dim // 4, 5))],
+        loop("UTMALDG.4D", dim // 64, 9) if tma else loop("LDGSTS.E.128", loads, 9),
         loop("UTCHMMA gdesc", issued, 3),
     ]
     code, at = [], 0
@@ -41,29 +41,34 @@ def program(dim: int) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("dim", [64, 128])
-def test_each_role_has_its_own_loop_without_padding(dim: int) -> None:
-    found = prediction.instructions_by_role(program(dim), dim)
+@pytest.mark.parametrize("tma", [0, 1])
+def test_each_role_has_its_own_loop_without_padding(dim: int, tma: int) -> None:
+    found = prediction.instructions_by_role(program(dim, tma), dim, tma, tma)
     assert found == {
         "softmax": 64 + 100 + 1,
-        "dq": dim // 4 + 5 + 1,
-        "load": 4 * dim // 8 + 1 + 9 + 1,
+        "dq": 2 + (dim // 16 if tma else dim // 4) + 5 + 1,
+        "read dq": 2,
+        "load": (dim // 64 if tma else 4 * dim // 8 + 1) + 9 + 1,
         "issue": dim // 8 + 24 + 3 + 1,
     }
 
 
 def test_a_kernel_without_such_loops_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^no loop with 64 MUFU\.EX2"):
-        prediction.instructions_by_role([(0, "FADD"), (16, "BRA 0x0")], 64)
+        prediction.instructions_by_role([(0, "FADD"), (16, "BRA 0x0")], 64, 1, 1)
 
 
 def test_clocks_of_a_block() -> None:
-    counts = {"softmax": 800, "dq": 80, "load": 500, "issue": 300}
-    clocks = prediction.clocks_of(128, counts, shares_dq=True)
+    counts = {"softmax": 800, "dq": 80, "read dq": 40, "load": 500, "issue": 300}
+    clocks = prediction.clocks_of(128, counts, 0, shares_dq=True)
     assert clocks["products"] == 5 * 2 * 128**3 // 8192 and clocks["exponentials"] == 1024
     assert clocks["issue slots"] == 2 * 800 + 80 + 500
     # 256 KiB that products read, 32 KiB of dS, 64 KiB of Q and dO, at 128 bytes; 256 reads of LSE and delta
     assert clocks["shared memory"] == (256 + 32 + 64) * 1024 // 128 + 256
     assert clocks["chain"] == 3 * 512 + 800 + 40 + 400
+    by_bulk_adds = prediction.clocks_of(128, counts, 1, shares_dq=True)
+    # dQ, 64 KiB, is written to shared memory and read from there
+    assert by_bulk_adds["shared memory"] == clocks["shared memory"] + 2 * 64 * 1024 // 128
 
 
 def forward_program(dim: int, tma: int) -> list[tuple[int, str]]:

@@ -6,9 +6,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from fuzz.score.ptx_mutants.bench import ARCH
 from fuzz.score.ptx_mutants.equivalence import judged
@@ -69,13 +71,17 @@ def run(
                 known = found.get(bug.id)
                 if known is None:
                     yield bug
-                elif known.status != "found" and not known.looked:
-                    yield known
+                elif (looked := look(known)) is not None:
+                    yield looked
 
         def look(result: Result) -> Result | None:
-            return result if result.status != "found" and not result.looked else None
+            return result if _open(result) and _arguable(result, text_of) else None
 
-        for result in results(tasks(), seed, jobs, ends, place, look, arch):
+        def rest() -> Iterator[Result]:
+            yield from [found[bug.id] for bug in drawn if bug.id in found and _open(found[bug.id])]
+
+        first = results(tasks(), seed, jobs, ends, place, look, arch)
+        for result in chain(first, results(rest(), seed, jobs, ends, place, arch=arch)):
             found[result.id] = result
             if folder is not None:
                 with (folder / RESULTS).open("ab") as file:
@@ -84,6 +90,16 @@ def run(
                 now = [judged(found[bug.id], text_of) for bug in drawn if bug.id in found]
                 progress(len(now), count, _note(now))
         return score([judged(found[bug.id], text_of) for bug in drawn if bug.id in found], count, seed, failures)
+
+
+def _open(result: Result) -> bool:
+    return result.status != "found" and not result.looked
+
+
+def _arguable(result: Result, text_of: Callable[[PtxMutant], str]) -> bool:
+    """True if a closer look may find it equivalent: such mutants are looked at first."""
+    best = replace(result, looked=True, same_values=True, same_bits=True)
+    return result.status == "not_reached" or judged(best, text_of).status == "equivalent"
 
 
 def _survey(survey: Survey, target: str, jobs: int, ends: float | None, progress: Progress | None) -> tuple[str, ...]:

@@ -64,9 +64,10 @@ def try_mutant(bug: PtxMutant, survey: Survey) -> Result:
     listed = clean_cases(chosen, survey)
     kernel = chosen.kernels(survey)[bug.kind]
     reaching = [position for position, clean in enumerate(listed, 1) if bug.line in clean.reached.get(kernel.key, ())]
-    result = Result(bug.id, bug, "missed" if reaching else "not_reached", reaching=len(reaching))
-    instead = {kernel.key: mutated(bug, kernel.text)}
     place = bench(bug.target, survey.arch)
+    alone = sum(not place.target.runs(listed[position - 1].case) for position in reaching)
+    result = Result(bug.id, bug, "missed" if reaching else "not_reached", reaching=len(reaching), alone=alone)
+    instead = {kernel.key: mutated(bug, kernel.text)}
     for runs, position in enumerate(reaching, 1):
         verdict = _judged(place, listed[position - 1], instead)
         if verdict.bad:

@@ -7,8 +7,10 @@ threads end with the same value in all of them. What is masked off is 0.
 from __future__ import annotations
 
 from fuzz.score.ptx_mutants.argument import Argument
+from fuzz.score.ptx_mutants.operators import OPERATORS
 
 _BOTH = ("dynamic_mask", "nsa")
+_ALL = tuple(OPERATORS)
 
 TRITON_ARGUMENTS = (
     Argument(
@@ -60,6 +62,132 @@ TRITON_ARGUMENTS = (
         targets=_BOTH,
     ),
     Argument(
+        "a finite sum",
+        "Whether a logarithm's argument is finite: a sum of bounded exponentials, one for each key, which is far from "
+        "infinite. One that is NaN has no sign bit, as no NaN that arithmetic makes.",
+        ("compare_shifted", "bound_shifted", "sign_changed"),
+        r"setp\.lt\.u32 %p\d+, %r\d+, 2139095040;",
+        "same_values",
+        kinds=("forward_kernel",),
+        targets=("dynamic_mask",),
+    ),
+    Argument(
+        "one group or two",
+        "Two groups of copies become one. The second is committed before anything is awaited, and every wait of this "
+        "kernel is for all groups.",
+        ("commit_dropped",),
+        r"cp\.async\.commit_group;",
+        "same_bits",
+        follows=r"((?!.*(cp\.async\.wait|\tbra|^\$L__BB))[^\n]*\n)*?\s*cp\.async\.commit_group;",
+        lacks=r"cp\.async\.wait_group\s+[1-9]",
+        targets=_BOTH,
+    ),
+    Argument(
+        "words of a table",
+        "One word of the table of masks, or how it is computed. The table follows from the kernel's constants and is "
+        "the same in every call; a case that makes the lists alone compares every word of it.",
+        _ALL,
+        r"",
+        "same_bits",
+        kinds=("chosen_kernel",),
+        alone=1,
+        inside="kernels/nsa/lists/chosen.py write_words",
+        targets=("nsa",),
+    ),
+    Argument(
+        "words of a table",
+        "One word of the table of masks, or how it is computed. The table follows from the kernel's constants and is "
+        "the same in every call, and every call computes all of it: what had the same values once always has.",
+        _ALL,
+        r"",
+        "same_values",
+        kinds=("chosen_kernel",),
+        inside="kernels/nsa/lists/chosen.py write_words",
+        targets=("nsa",),
+    ),
+    Argument(
+        "rounding of a division",
+        "Part of a division by a power of 2 that is rounded towards 0: it adds something to negative dividends only. "
+        "The dividend is a number of rows or tiles.",
+        ("operation_replaced", "immediate_off_by_one", "instruction_dropped"),
+        r"shr\.u32 %r\d+, %r\d+, \d+;",
+        "same_values",
+        defined=r"shr\.s32 \t%r\d+, %r\d+, 31;",
+        targets=_BOTH,
+    ),
+    Argument(
+        "shares of equal size",
+        "Where a row's share begins, if shares differ in size. Those of a window, and of a branch that is not causal, "
+        "are equal: another formula says where they begin. Cases that make lists alone compare all rows.",
+        _ALL,
+        r"@|(add|sub|neg|shr|shl|min|max|div|rem|setp|mad|and|or)\.",
+        "same_bits",
+        kinds=("span_rows_kernel", "span_columns_kernel"),
+        alone=1,
+        inside="kernels/nsa/lists/spans.py share_begins",
+        without="kernels/nsa/lists/spans.py pools_seen",
+        targets=("nsa",),
+    ),
+    Argument(
+        "two ways to divide",
+        "Whether a division of 64 bits is made by one of 32 bits, where both numbers have no more. That is a matter of "
+        "time alone, and no index of these kernels has more.",
+        ("guard_negated", "guard_dropped", "guarded_dropped", "bound_shifted", "compare_flipped"),
+        r"(@%p\d+ bra|setp\.ne\.b64 %p\d+, %rd\d+, 0;)",
+        "same_bits",
+        near=r"and\.b64 \t(%rd\d+), %rd\d+, -4294967296;\n(.*\.loc.*\n|\$L.*\n)*\tsetp\.ne\.b64 \t(%p\d+), \1, 0;\n"
+        r"\t@\3 bra",
+        targets=("nsa",),
+    ),
+    Argument(
+        "a row that several warps hold",
+        "Which of the warps writes a row of the lists. All of them compute the same rows, and the same addresses.",
+        ("compare_flipped", "bound_shifted"),
+        r"setp\.(eq|ne)\.b32 %p\d+, %r\d+, \d+;",
+        "same_bits",
+        kinds=("span_rows_kernel", "span_columns_kernel"),
+        near=r"and\.b32 \t(%r\d+), %r\d+, (32|64|96);\n(.*\.loc.*\n)?\tsetp\.eq\.b32 \t(%p\d+), \1, 0;\n\tand\.pred",
+        alone=1,
+        targets=("nsa",),
+    ),
+    Argument(
+        "the last row again",
+        "Where the lists of a row of keys begin, written by threads without a row too. They hold the last row again: "
+        "the same number goes to the same address.",
+        ("guard_dropped",),
+        r"@%p\d+ st\.global\.b64",
+        "same_bits",
+        kinds=("span_columns_kernel",),
+        near=r"@%p\d+ st\.global\.b32 (.*\n){1,8}.*@%p\d+ st\.global\.b64 (.*\n){1,8}.*@%p\d+ st\.global\.b64",
+        alone=1,
+        targets=("nsa",),
+    ),
+    Argument(
+        "stores that are masked off",
+        "Whether the loop over the entries of a program's rows is left out where no row has any. Its stores are masked "
+        "off then.",
+        ("guarded_dropped",),
+        r"@%p\d+ bra",
+        "same_bits",
+        kinds=("span_rows_kernel",),
+        near=r"setp\.lt\.s32 \t(%p\d+), %r\d+, 1;\n\t@\1 bra",
+        alone=1,
+        targets=("nsa",),
+    ),
+    Argument(
+        "a warp's own places",
+        "The barrier between a sum's last read of partial sums and the write of the sums to shared memory. A warp "
+        "writes where it has read itself. Addresses follow from the thread alone; the emulated GPU saw no unordered "
+        "access.",
+        ("barrier_dropped",),
+        r"bar\.sync 0;",
+        "same_bits",
+        near=r"ld\.shared\.b32 \t(%r\d+), .*\n\tshfl\.sync\.bfly\.b32 \t%r\d+, \1, 1, 31, -1;\n(.*\n)*?"
+        r"\tadd\.f32 .*\n(.*\.loc.*\n|\$L.*\n)*\tbar\.sync \t0;\n\tst\.shared\.b32",
+        kinds=("mean_kernel",),
+        targets=("nsa",),
+    ),
+    Argument(
         "nothing there before",
         "The barrier before partial sums are written to shared memory. It keeps them from what an earlier turn of the "
         "loop over a stretch has there, and a stretch of this kernel is no longer than its tile.",
@@ -105,7 +233,7 @@ TRITON_ARGUMENTS = (
         "no such token",
         "A stretch begins at a multiple of 16 tokens, or a token after one: token 0 is its first position or its last "
         "one, and the token before it the last but one. This position of the unrolled tile is another one.",
-        ("bound_shifted",),
+        ("bound_shifted", "compare_shifted"),
         r"setp\.gt\.s32 %p\d+, %r\d+, -1;",
         "same_values",
         kinds=("mean_kernel",),

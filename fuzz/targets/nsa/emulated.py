@@ -23,6 +23,8 @@ from fuzz.targets.nsa.target import OPTIONS, SUPPORT, BundledNativeSparse
 from fuzz.targets.triton_emulated import EmulatedTriton
 from kernels.blocksparse.spec.variant import NO_INJECTION, arch_for_products
 
+LISTS_SECONDS = 10.0  # of a case that makes lists alone, with what is compiled
+
 
 class EmulatedNativeSparse(EmulatedTriton, BundledNativeSparse):
     """kernels.nsa, or one of its mutants, on the emulated GPU."""
@@ -114,6 +116,8 @@ class EmulatedNativeSparse(EmulatedTriton, BundledNativeSparse):
 
     def expected_seconds(self, case: Case) -> float:
         """Emulated time goes with the number of tiles."""
+        if not self.runs(case):
+            return LISTS_SECONDS
         p = case.problem
         tiles = p.heads_q * sum((n // 64 + 1) ** 2 for n in p.lengths_q)
         return 2.0 + 0.3 * tiles * (5 if p.backward else 1)

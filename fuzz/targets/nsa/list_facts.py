@@ -4,6 +4,7 @@ selection drawn at random."""
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,7 +42,7 @@ def expected_lists(name: str, operands: Operands, selection: Selection, backward
     o, s = operands, operands.settings
     tiles = {"tile_m": tile_m(s.tile), "tile_n": tile_n(o.dim, backward)}
     lengths, pools = o.lengths.to(torch.int64), o.block_counts.to(torch.int64)
-    tokens = {**tiles, "longest": (s.longest, s.longest), "backward": backward}
+    tokens: dict[str, Any] = {**tiles, "longest": (s.longest, s.longest), "backward": backward}
     if name == "window":
         width = min(s.window, OPEN)
         left, right = (width - 1, 0) if s.causal else (width // 2, width // 2)
@@ -51,7 +52,12 @@ def expected_lists(name: str, operands: Operands, selection: Selection, backward
         return band(lengths, lengths, left=left, right=right, capacity=(capacity, capacity), **tokens)
     if name == "selected":
         tokens["tile_n"] = selected_tile_n(o.dim, s.block, backward)
-        options = {"block_size": s.block, "rows_per_tile": s.tile, "causal": s.causal > 0, "ranks": s.deterministic}
+        options: dict[str, Any] = {
+            "block_size": s.block,
+            "rows_per_tile": s.tile,
+            "causal": s.causal > 0,
+            "ranks": s.deterministic,
+        }
         return selected(selection.blocks, lengths, lengths, **options, **tokens)
     tokens["longest"] = (s.longest, s.blocks)
     if selection.groups is None:
@@ -62,14 +68,14 @@ def expected_lists(name: str, operands: Operands, selection: Selection, backward
 
 def facts(blocks: BlockSparse, backward: bool, deterministic: bool, width: int = WIDE) -> dict[str, Tensor]:
     """All that kernels read of lists for one pass, as tensors by name: rows padded, nothing of unused places."""
-    lists = blocks.backward if backward else blocks.forward
+    lists: Any = blocks.backward if backward else blocks.forward
     found: dict[str, Tensor] = {}
     for kind in ("partial", "full"):
         one = getattr(lists, kind)
         found[f"{kind} count"], found[f"{kind} index"] = one.to_padded(width, -1)
         if backward and deterministic:
             found[f"{kind} rank"] = parallel(one, getattr(blocks.order, kind), width)
-    mask = blocks.mask
+    mask: Any = blocks.mask
     if isinstance(mask, Bits):
         found["words"] = mask.words
         found["slot"] = parallel(lists.partial, mask.slot_backward if backward else mask.slot, width)
@@ -79,12 +85,12 @@ def facts(blocks: BlockSparse, backward: bool, deterministic: bool, width: int =
         found["band"] = torch.tensor([mask.left, mask.right, int(mask.offset.abs().max())])
     if not backward and isinstance(mask, Intervals | None) and blocks.lpt is not None:
         found["row order"] = blocks.lpt.rows
-    if backward and not deterministic:
+    if backward and not deterministic and blocks.lpt is not None and blocks.lpt.columns is not None:
         found["column order"] = blocks.lpt.columns
     found["rows"] = torch.tensor([blocks.m_blocks, blocks.tile_m, blocks.tile_n, int(blocks.merged)])
     return found
 
 
-def parallel(blocks: BlockList, values: Tensor, width: int) -> Tensor:
+def parallel(blocks: BlockList, values: Any, width: int) -> Tensor:
     """Values parallel to a list's index, of its rows."""
     return replace(blocks, index=values).to_padded(width, -1)[1]

@@ -6,9 +6,12 @@ are compared with those that tensor operations make (list_facts.py); sessions of
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
 
 import torch
+from msgspec import structs
 
 from fuzz.core.case import Case
 from fuzz.core.verdict import Finding, Location
@@ -18,30 +21,65 @@ from kernels.blocksparse.lists.types import BlockSparse
 from kernels.nsa.branches import BRANCHES
 from kernels.nsa.lists.build import branch_lists
 from kernels.nsa.operands import CAUSAL, Operands, Settings
+from kernels.nsa.selection import Selection
 from oracles.native_sparse.problem import NativeSparse
-from oracles.problem import cumulative
+from oracles.problem import AnyProblem, cumulative
+
+TILE = 128  # queries and keys of the largest tiles
 
 
-def check(case: Case, injection: str, device: str, *, deterministic: bool) -> list[Finding]:
-    """Finding for the first of the call's lists that differs, with the selection that the case's seed draws."""
-    operands = operands_of(case, injection, device, deterministic=deterministic)
-    selection = drawn(operands, case.inputs.seed)
-    for backward in (False, True) if case.problem.backward else (False,):
-        for name in BRANCHES:
-            with Guarded() as guard:
-                made = branch_lists(name, operands, selection, backward)
-                made = operands.settings.steps.lists(made, name, backward)
-            found = guard.check() or _differences(
-                made, expected_lists(name, operands, selection, backward), name, backward, deterministic
-            )
+def check(case: Case, injection: str, device: str) -> list[Finding]:
+    """Finding for the first list that differs, with the selection that the case's seed draws: of the case's call, and
+    of those of `calls_of`."""
+    for operands in calls_of(case, injection, device):
+        selection = drawn(operands, case.inputs.seed)
+        for ordered in (True, False):
+            settings = replace(operands.settings, deterministic=ordered)
+            found = _check(replace(operands, settings=settings), selection, backward=case.problem.backward)
             if found:
                 return found
     return []
 
 
-def operands_of(case: Case, injection: str, device: str, *, deterministic: bool) -> Operands:
-    """Operands of the case's call, whose tensors take no memory."""
-    p = case.problem
+def calls_of(case: Case, injection: str, device: str) -> Iterator[Operands]:
+    """The case's call and others like it, whose lists are made by kernels of their own or have other ends: all
+    causalities and both tiles of queries; no window; chosen groups; sequences that end where tiles do."""
+    own = operands_of(case.problem, injection, device)
+    for tile, causal in product(sorted({64, 128, own.settings.tile}), CAUSAL.values()):
+        yield replace(own, settings=replace(own.settings, tile=tile, causal=causal))
+    yield replace(own, settings=replace(own.settings, window=0))
+    yield replace(own, settings=replace(own.settings, groups=1))
+    yield operands_of(whole_tiles(case.problem), injection, device)
+
+
+def whole_tiles(problem: AnyProblem) -> NativeSparse:
+    """The problem with lengths that are multiples of a tile; of packed sequences, one more that is nearly the
+    longest."""
+    assert isinstance(problem, NativeSparse)
+    longest = max(problem.len_q // TILE, 1) * TILE
+    lengths = (longest,) * len(problem.lengths)
+    if problem.layout == "packed":
+        lengths = (max(longest // TILE * 15 // 16, 1) * TILE, *(n // TILE * TILE for n in problem.lengths))
+    return structs.replace(problem, lengths=lengths)
+
+
+def _check(operands: Operands, selection: Selection, *, backward: bool) -> list[Finding]:
+    """Finding for the first list of a call that differs. Forward ones do not depend on the order of adds."""
+    ordered = operands.settings.deterministic
+    for name, back in product(BRANCHES, (False, True) if backward and ordered else (backward,)):
+        with Guarded() as guard:
+            made = branch_lists(name, operands, selection, back)
+            made = operands.settings.steps.lists(made, name, back)
+        wanted = expected_lists(name, operands, selection, back)
+        found = guard.check() or _differences(made, wanted, name, back, ordered)
+        if found:
+            return found
+    return []
+
+
+def operands_of(problem: AnyProblem, injection: str, device: str) -> Operands:
+    """Operands of a problem's call, whose tensors take no memory."""
+    p = problem
     assert isinstance(p, NativeSparse)
     packed = p.layout == "packed"
     rows = (sum(p.lengths),) if packed else (len(p.lengths), p.len_q)
@@ -49,8 +87,19 @@ def operands_of(case: Case, injection: str, device: str, *, deterministic: bool)
     q, k = (one.expand(*rows, heads, p.dim) for heads in (p.heads_q, p.heads_kv))
     cu = torch.tensor(cumulative(p.lengths), dtype=torch.int32, device=device) if packed else None
     groups = p.num_cmp_selected_blocks or 0
-    numbers: Any = (p.compress_block_size, p.num_selected_blocks, p.window_size, groups, CAUSAL[p.causal], p.q_tile)
-    return Operands(q, k, k, None, None, None, cu, Settings(*numbers, p.len_q, 1.0, deterministic, injection))
+    settings = Settings(
+        block=p.compress_block_size,
+        chosen=p.num_selected_blocks,
+        window=p.window_size,
+        groups=groups,
+        causal=CAUSAL[p.causal],
+        tile=p.q_tile,
+        longest=p.len_q,
+        scale=1.0,
+        deterministic=True,
+        injection=injection,
+    )
+    return Operands(q, k, k, None, None, None, cu, settings)
 
 
 def _differences(

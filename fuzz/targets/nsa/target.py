@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fuzz.core.case import Case
-from fuzz.core.script_call import Text
+from fuzz.core.script_call import ScriptError, Text
 from fuzz.core.support import Rule, Support
 from fuzz.core.surface import Surface
 from fuzz.core.target import Tensors, Variant
@@ -112,7 +112,7 @@ class BundledNativeSparse(AutogradTarget):
             kernel_of(self.mutant)
         injection = f"nsa!{self.mutant}" if self.mutant else ""
         device = "cuda" if self.device == "cuda" else "cpu"
-        return lists_alone.check(case, injection, device, deterministic=OPTIONS.of(case)["deterministic"])
+        return lists_alone.check(case, injection, device)
 
     def may_differ(self, case: Case) -> frozenset[str]:
         """See Target: sums that CTAs add to in any order."""
@@ -148,7 +148,9 @@ class BundledNativeSparse(AutogradTarget):
         return (_SURFACE,)
 
     def script_call(self, case: Case) -> Text:
-        """`answered` as text."""
+        """`answered` as text. Raises ScriptError for a case that is not run."""
+        if not self.runs(case):
+            raise ScriptError(f"{case.target}: no script for block lists alone")
         path = f"sys.path.insert(0, {str(ROOT)!r})  # the folder that holds `kernels`"
         return call_text(case, self.mutant, path, OPTIONS.of(case))
 

@@ -16,6 +16,8 @@ from kernels.blocksparse.common.arguments import block_list, entry, mask_of, ope
 class Backward(BackwardKernel):
     """The backward kernel of one variant on one arch; calling it (under cute.compile) launches it."""
 
+    ctas_per_sm = 1  # that registers and shared memory have room for
+
     def operand(self, arguments: Any, name: str) -> Any:
         """An operand or a gradient as `kernel` takes it."""
         return operand(arguments, name)
@@ -78,5 +80,7 @@ class Backward(BackwardKernel):
             grid=[a.batch * a.heads_kv * a.group_split * a.n_blocks, 1, 1],
             block=[self.tiling.threads, 1, 1],
             stream=stream,
-            min_blocks_per_mp=1,
+            min_blocks_per_mp=self.ctas_per_sm,
+            # given, so that a build need not ask a driver how much an SM has
+            preferred_smem_carveout=100 if self.ctas_per_sm > 1 else None,
         )

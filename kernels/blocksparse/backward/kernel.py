@@ -22,8 +22,6 @@ from cutlass.memory import SmemAllocator
 from kernels.blocksparse.backward import dq_accumulator, masking, softmax_gradient
 from kernels.blocksparse.backward.dkv_partials import sums_of, write_sums
 from kernels.blocksparse.backward.gemms import share, store_float32, thread_products
-from kernels.blocksparse.backward.hopper.mainloop_wgmma import mainloop_wgmma
-from kernels.blocksparse.backward.hopper.semaphore_warps import WARP, release_blocks, wait_for_blocks
 from kernels.blocksparse.backward.load import StepLoads, load_rows, load_step, store_rows
 from kernels.blocksparse.backward.mainloop_mma import Work, mainloop_mma, sync_multiplying
 from kernels.blocksparse.backward.mma import accumulator, staged_layout
@@ -38,11 +36,19 @@ from kernels.blocksparse.backward.tile_iterator import (
     take_place,
 )
 from kernels.blocksparse.backward.tiling import ENTRY_STAGES, MMA_REGISTERS, SEMAPHORE_REGISTERS, THREADS, choose_tiling
+from kernels.blocksparse.backward.warpgroups.mainloop_wgmma import mainloop_wgmma
+from kernels.blocksparse.backward.warpgroups.semaphore_warps import WARP, release_blocks, wait_for_blocks
 from kernels.blocksparse.common.layouts import tile_layout
 from kernels.blocksparse.common.list_reader import Operand, read, sequence
 from kernels.blocksparse.common.mask_words import Mask
 from kernels.blocksparse.common.tile_loads import TileCopy
-from kernels.blocksparse.spec.variant import BACKWARD_OF_TCGEN05, NO_INJECTION, Injection, Variant
+from kernels.blocksparse.spec.variant import (
+    BACKWARD_OF_STEPS,
+    BACKWARD_OF_TCGEN05,
+    NO_INJECTION,
+    Injection,
+    Variant,
+)
 
 
 class Gradients(NamedTuple):
@@ -68,7 +74,8 @@ class BackwardKernel:
     tune = staticmethod(choose_tiling)
 
     def __init__(self, variant: Variant, arch: str, injection: Injection = NO_INJECTION) -> None:
-        injection.check((*self.INJECTION_POINTS, *BACKWARD_OF_TCGEN05), "the backward kernel")
+        everywhere = (*self.INJECTION_POINTS, *BACKWARD_OF_TCGEN05, *BACKWARD_OF_STEPS)
+        injection.check(everywhere, "the backward kernel")
         self.variant = variant
         self.dtype = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16}[variant.dtype]
         self.tiling = self.tune(variant, arch)

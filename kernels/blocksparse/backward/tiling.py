@@ -24,6 +24,7 @@ WARPS = THREADS // 32
 # Entries of the block lists in a circular buffer in shared memory: half of it is filled while the other is worked on.
 ENTRY_STAGES = 64
 HALF = ENTRY_STAGES // 2
+STEP_GROUPS = 2  # the faster one of rows as long as separate_group_split makes them
 MMA_REGISTERS, SEMAPHORE_REGISTERS = 240, 24  # of a thread, beside semaphore warps; launched with 168
 
 # Shared memory that one CTA may have, in bytes (CUDA C++ programming guide, compute capabilities).
@@ -54,10 +55,12 @@ class Tiling:
     stages_p  buffers for P: by wgmma, where warpgroups read each other's keys of P, 2 save a barrier per step
     wgmma        two warpgroups multiply (wgmma.py); else warps, by mma.sync
     wait_warp    a warp of a third warpgroup acquires the semaphores of ordered adds: NOTE [semaphore-wait warp] of
-                 hopper/semaphore_warps.py
+                 warpgroups/semaphore_warps.py
     release_warp another one releases blocks as soon as they are added: NOTE [semaphore-release warp]; it pays at dim 64
                  (docs/performance/log.md). The tuning key is "releaser"
     transposed   the main loop of hopper/kernel.py: S and dP have keys as rows, a warpgroup loads and adds dQ
+    step_groups  where dQ is another kernel's, the main loop of hopper/mainloop_dkdv.py: so many warpgroups, 1 or 2,
+                 take whole steps in turns; 0: another loop
     """
 
     tile_m: int
@@ -78,12 +81,21 @@ class Tiling:
     transposed: bool = False
     stages_q: int = 2
     late_dk: bool = False
-    early_exp: bool = False
+    alone: bool = False
+    split: bool = False
+    step_groups: int = 0
 
     @property
     def threads(self) -> int:
         """Threads of a CTA: those that multiply, and a warpgroup for other roles."""
+        if self.step_groups:
+            return 128 * (1 + self.step_groups)
         return THREADS + 128 * (self.wait_warp or self.transposed)
+
+    @property
+    def reading_warps(self) -> int:
+        """Warps that read a stage of Q or dO of a transposed loop."""
+        return 4 if self.step_groups else WARPS
 
     @property
     def dq_threads(self) -> int:
@@ -109,7 +121,9 @@ class Tiling:
     def shared_bytes(self) -> int:
         """Shared memory that the kernel asks for, in bytes."""
         sums = 4 * self.step_m * self.dim * self.transposed
-        sums += 2 * self.step_m * (self.dim + 2) * (self.stages_q - self.stages) * self.transposed
+        sums += (
+            2 * self.step_m * (self.dim + 2) * (self.stages_q - self.stages) * (self.transposed or self.step_groups > 0)
+        )
         scores = self.stages_p * (not self.transposed) + self.stages_ds
         return _shared_bytes(self.step_m, self.tile_n, self.dim, self.stages, scores) + sums
 
@@ -137,7 +151,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     if unknown := sorted(
         set(overrides)
         - {"step_m", "stages", "stages_ds", "stages_p", "wide_stores", "releaser", "warps_s", "warps_dkv", "warps_dq"}
-        - {"transposed"}
+        - {"transposed", "stages_q", "step_groups"}
     ):
         raise ValueError(f"variant.tuning has {unknown}, which the backward kernel does not know")
     wgmma = variant.products == "wgmma"
@@ -146,8 +160,10 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
             f"variant.products is 'wgmma': the backward kernel needs sm_90a, dim 64 or 128 and tile_n 128, or dim 128 "
             f"and tile_n 64 for it, got {arch}, {dim} and {tile_n}"
         )
-    if overrides.get("transposed", 0):
+    if overrides.get("transposed", int(wgmma and tile_n == 128)):
         return _transposed(variant, overrides)
+    if overrides.get("step_groups", default_step_groups(variant)):
+        return _by_steps(variant, overrides)
     buffers_p = (2, 1) if wgmma and tile_n == 64 else (1,)
     stages_p = overrides.get("stages_p", buffers_p[0])
     for step_m, stages, stages_ds in [(64, 3, 2)] if wgmma else _preferences(tile_m, tile_n, dim):
@@ -196,13 +212,16 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
     warpgroup has half of the keys in S, dP, dK and dV, and in dQ half of the queries or of the columns."""
     tile_m, tile_n, dim = variant.tile_m, variant.tile_n, variant.dim_padded
     step_m = overrides.get("step_m", 128) if dim == 64 and tile_m == 128 else 64
-    late, early = (overrides.get("transposed") == i for i in (2, 3))
-    chosen = {"transposed": 1 + late + 2 * early, "step_m": step_m, "stages": 2, "stages_ds": 2, "wide_stores": 1}
+    order = overrides.get("transposed", 1)
+    late, alone, split = order in (2, 4), order == 4, order == 3
+    stages_q = overrides.get("stages_q", 2 + late)
+    chosen = {"transposed": order, "step_m": step_m, "stages": 2, "stages_ds": 2, "stages_q": stages_q}
+    chosen |= {"wide_stores": 1}
     wrong = {name: value for name, value in overrides.items() if chosen.get(name) != value}
     if variant.products != "wgmma" or tile_n != 128 or wrong or step_m not in (64, 128):
         raise ValueError(
-            f"variant.tuning has transposed: it needs products 'wgmma', tile_n 128 and of {chosen} no other values, got "
-            f"{variant.products!r}, {tile_n} and {overrides}"
+            f"variant.tuning has transposed: it needs products 'wgmma', tile_n 128 and of {chosen} no other values, "
+            f"got {variant.products!r}, {tile_n} and {overrides}"
         )
     warps_dq = (8, 1) if step_m == 128 else (4, 2)
     return Tiling(
@@ -219,9 +238,51 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
         True,
         wgmma=True,
         transposed=True,
-        stages_q=2 + late,
+        stages_q=stages_q,
         late_dk=late,
-        early_exp=early,
+        alone=alone,
+        split=split,
+    )
+
+
+def default_step_groups(variant: Variant) -> int:
+    """STEP_GROUPS for a backward kernel without dQ that may have them, else 0."""
+    fits = variant.separate_dq and variant.kind == "backward" and variant.products == "wgmma"
+    return STEP_GROUPS if fits and (variant.tile_n, variant.dim_padded) == (64, 128) else 0
+
+
+def _by_steps(variant: Variant, overrides: dict[str, int]) -> Tiling:
+    """The tiling of Hopper's main loop for dK and dV alone: steps of 64 queries, each a warpgroup's, and stages that
+    fit, an even number for two warpgroups: NOTE [whole steps]. Postprocess reads sums of dK and dV as it does those of
+    the loop that dQ belongs to."""
+    groups = overrides.get("step_groups", STEP_GROUPS)
+    stages, stages_q = {1: (2, 2), 2: (4, 6)}.get(groups, (0, 0))
+    chosen = {"step_groups": groups, "step_m": 64, "stages": stages, "stages_ds": 0, "wide_stores": 1}
+    wrong = {name: value for name, value in overrides.items() if chosen.get(name) != value}
+    separate = variant.separate_dq or variant.kind == "postprocess"
+    fits = variant.products == "wgmma" and (variant.tile_n, variant.dim_padded) == (64, 128)
+    if not (separate and fits and stages) or wrong:
+        raise ValueError(
+            f"variant.tuning has step_groups: it needs a separate dQ, products 'wgmma', tile_n 64, head dim 128, 1 "
+            f"or 2 groups and of {chosen} no other values, got {variant.products!r}, {variant.tile_n}, "
+            f"{variant.dim_padded} and {overrides}"
+        )
+    return Tiling(
+        variant.tile_m,
+        64,
+        128,
+        64,
+        stages,
+        0,
+        (4, 2),
+        (4, 2),
+        (4, 2),
+        4,
+        True,
+        stages_p=0,
+        wgmma=True,
+        stages_q=stages_q,
+        step_groups=groups,
     )
 
 

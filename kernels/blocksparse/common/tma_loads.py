@@ -31,15 +31,16 @@ class BulkOperand(NamedTuple):
     coordinates: Any
 
 
-def bulk_operand(x: Operand, shared: cute.ComposedLayout, heads: Int32, batch: Int32, dim: Int32) -> BulkOperand:
-    """Host code: the tensor map of x for tiles that lie in shared memory as `shared` (rows, dim_padded, 1) does.
-    Strides that are 0 have the same rows for all."""
+def bulk_operand(
+    x: Operand, shared: cute.ComposedLayout, heads: Int32, batch: Int32, dim: Int32, *, stored: bool = False
+) -> BulkOperand:
+    """Host code: the tensor map of x for tiles that lie in shared memory as `shared` (rows, dim_padded, 1) does, and
+    are loaded, or stored. Strides that are 0 have the same rows for all."""
     strides = [cute.assume(stride, divby=8) for stride in (x.stride_row, x.stride_head, x.stride_batch)]
     layout = cute.make_layout((ROWS, dim, heads, batch), stride=(strides[0], 1, strides[1], strides[2]))
     tile = tuple(cute.size(shared, mode=[i]) for i in range(2))
-    atom, coordinates = cpasync.make_tiled_tma_atom(
-        cpasync.CopyBulkTensorTileG2SOp(), cute.make_tensor(x.pointer, layout), shared, tile
-    )
+    operation = cpasync.CopyBulkTensorTileS2GOp() if stored else cpasync.CopyBulkTensorTileG2SOp()
+    atom, coordinates = cpasync.make_tiled_tma_atom(operation, cute.make_tensor(x.pointer, layout), shared, tile)
     return BulkOperand(x, atom, coordinates)
 
 

@@ -80,16 +80,25 @@ def _kernel(variant: Variant, arch: str, injection: Injection) -> Any:
 
         return DQByQueries(variant, injection)
     if variant.kind == "backward":
-        if dict(variant.tuning).get("transposed"):
-            from kernels.blocksparse.backward.hopper.kernel import TransposedBackward
-
-            return TransposedBackward(variant, arch, injection)
-        from kernels.blocksparse.backward import Backward
-
-        return Backward(variant, arch, injection)
+        return _backward_kernel(variant, arch, injection)
     from kernels.blocksparse.backward.postprocess import Postprocess
 
     return Postprocess(variant, arch, injection)
+
+
+def _backward_kernel(variant: Variant, arch: str, injection: Injection) -> Any:
+    from kernels.blocksparse.backward import Backward
+    from kernels.blocksparse.backward.tiling import choose_tiling, default_step_groups
+
+    if dict(variant.tuning).get("step_groups", default_step_groups(variant)):
+        from kernels.blocksparse.backward.hopper.dkdv_kernel import KeyGradients
+
+        return KeyGradients(variant, arch, injection)
+    if choose_tiling(variant, arch).transposed:
+        from kernels.blocksparse.backward.hopper.kernel import TransposedBackward
+
+        return TransposedBackward(variant, arch, injection)
+    return Backward(variant, arch, injection)
 
 
 def _blackwell_kernel(variant: Variant, arch: str, injection: Injection) -> Any:

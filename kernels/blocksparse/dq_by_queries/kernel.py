@@ -31,14 +31,14 @@ from kernels.blocksparse.backward import dq_accumulator, softmax_gradient
 from kernels.blocksparse.backward.gemms import store_float32
 from kernels.blocksparse.backward.softmax_gradient import LOG2_E, Factors
 from kernels.blocksparse.common.arguments import block_list, entry, mask_of, operand
+from kernels.blocksparse.common.buffers import Buffers, initialise, release, wait_full
 from kernels.blocksparse.common.list_reader import BlockList, Operand, read
 from kernels.blocksparse.common.mask_words import Mask
 from kernels.blocksparse.common.tile_loads import TileCopy
 from kernels.blocksparse.dq_by_queries import mainloop
 from kernels.blocksparse.dq_by_queries.loads import fill, fill_steps, rows_from
 from kernels.blocksparse.dq_by_queries.tuning import LOADING, STEP, WORKERS, dq_tuning
-from kernels.blocksparse.forward.hopper import pipeline, tile_scheduler, wgmma
-from kernels.blocksparse.forward.hopper.pipeline import Buffers
+from kernels.blocksparse.forward.hopper import tile_scheduler, wgmma
 from kernels.blocksparse.forward.hopper.tile_scheduler import Tile
 from kernels.blocksparse.forward.hopper.tuning import ROWS, WARPGROUP
 from kernels.blocksparse.forward.kernel import kv_head_of
@@ -157,10 +157,10 @@ class DQByQueries:
         of_v, of_q = of_k + counts[0], of_k + sum(counts[:2])
         of_tiles = of_k + sum(counts[:3])
         if thread == 0:
-            pipeline.initialise(of_k, 1, tuning.stages_k, groups * 4)
-            pipeline.initialise(of_v, 1, tuning.stages_v, groups * 4)
-            pipeline.initialise(of_q, groups, tuning.tiles, 4)
-            pipeline.initialise(of_tiles, 1, tile_scheduler.TILE_STAGES, 4 + groups * 4)
+            initialise(of_k, 1, tuning.stages_k, groups * 4)
+            initialise(of_v, 1, tuning.stages_v, groups * 4)
+            initialise(of_q, groups, tuning.tiles, 4)
+            initialise(of_tiles, 1, tile_scheduler.TILE_STAGES, 4 + groups * 4)
             cute.arch.mbarrier_init_fence()
         cute.arch.sync_threads()
         return Work(
@@ -262,7 +262,7 @@ class DQByQueries:
         buffers_q = self.buffers_q(common, group)
         # read while Q and dO are on their way
         lse2, delta = ([read(values, row) for row in at] for values in (rows.lse2, rows.delta))
-        pipeline.wait_full(buffers_q, count)
+        wait_full(buffers_q, count)
         mainloop.multiply_steps(
             Work(
                 variant=variant,
@@ -303,7 +303,7 @@ class DQByQueries:
         )
         acc_dq.store(acc_dq.load() * self.dq_factor(factors.scale))
         self.store(common, thread, tile, dq, mma_dq, acc_dq, sQ)
-        pipeline.release(buffers_q, count)
+        release(buffers_q, count)
 
     @cute.jit
     def store(self, common: Work, thread, tile: Tile, dq: Operand, mma_dq, acc_dq, sQ) -> None:

@@ -3,20 +3,20 @@
 """The loading warps: Q and dO of a tile once, K and V step by step.
 
 NOTE [loads of dQ] Two warps load K and two load V, each every other step, counted over all tiles of the CTA: step s
-goes into stage s % stages of its operand (NOTE [buffers] of forward/hopper/pipeline.py, whose barriers these are). An
-operand has as many stages as warps at least: with fewer, a warp could be two phases ahead of a barrier, whose parity
-is then the same. The product dQ += dS K of a step is issued in the step after it, so a stage of K is released one step
-later than one of V, and there are more of them. The warps of V load Q and dO too, each for one warpgroup, before a
-tile's first V: of the next tile, where shared memory holds two.
+goes into stage s % stages of its operand (common/buffers.py has their barriers). An operand has as many stages as warps
+at least: with fewer, a warp could be two phases ahead of a barrier, whose parity is then the same. The product dQ += dS
+K of a step is issued in the step after it, so a stage of K is released one step later than one of V, and there are more
+of them. The warps of V load Q and dO too, each for one warpgroup, before a tile's first V: of the next tile, where
+shared memory holds two.
 """
 
 import cutlass
 from cutlass import Int32, Int64, cute
 
+from kernels.blocksparse.common.buffers import Buffers
 from kernels.blocksparse.common.list_reader import listed
 from kernels.blocksparse.common.tile_loads import TileCopy
 from kernels.blocksparse.dq_by_queries.tuning import STEP, WORKERS
-from kernels.blocksparse.forward.hopper.pipeline import Buffers
 from kernels.blocksparse.forward.mainloop import slot_of
 
 

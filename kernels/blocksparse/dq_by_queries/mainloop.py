@@ -16,10 +16,10 @@ from cutlass.cute.nvgpu import warpgroup
 
 from kernels.blocksparse.backward import softmax_gradient
 from kernels.blocksparse.common import layouts, mask_words
+from kernels.blocksparse.common.buffers import Buffers, release, wait_full
 from kernels.blocksparse.dq_by_queries.tuning import STEP
-from kernels.blocksparse.forward.hopper import pipeline, wgmma
+from kernels.blocksparse.forward.hopper import wgmma
 from kernels.blocksparse.forward.hopper.mainloop import round_into
-from kernels.blocksparse.forward.hopper.pipeline import Buffers
 from kernels.blocksparse.forward.mainloop import load_words
 
 
@@ -37,7 +37,7 @@ def multiply_steps(w) -> None:
         scored(w.buffers_k, w.before)
         probabilities(w, Int32(0), key)
         warpgroup.wait_group(0)
-        pipeline.release(w.buffers_v, w.before)
+        release(w.buffers_v, w.before)
         differences(w, rounded)
 
         for s in cutlass.range(1, n_steps, unroll=1):
@@ -51,7 +51,7 @@ def multiply_steps(w) -> None:
             warpgroup.wait_group(1)
             multiplied(w.buffers_k, w.before + s - 1)
             warpgroup.wait_group(0)
-            pipeline.release(w.buffers_v, w.before + s)
+            release(w.buffers_v, w.before + s)
             differences(w, rounded)
 
         warpgroup.fence()
@@ -64,7 +64,7 @@ def multiply_steps(w) -> None:
 def issue_scores(w, s: Int32) -> tuple[Int32, Int32]:
     """Start S = Q Kᵀ of a step. Returns its first key and the slot of its mask's words."""
     stage = (w.before + s) % w.buffers_k.stages
-    pipeline.wait_full(w.buffers_k, w.before + s)
+    wait_full(w.buffers_k, w.before + s)
     key, slot = w.sPlace[0, stage], w.sPlace[1, stage]
     warpgroup.fence()
     wgmma.multiply(w.mma_s, w.acc_s, w.fragment_q, w.fragment_k[None, None, None, stage], False)
@@ -74,7 +74,7 @@ def issue_scores(w, s: Int32) -> tuple[Int32, Int32]:
 @cute.jit
 def issue_dp(w, s: Int32) -> None:
     """Start dP = dO Vᵀ of a step. The caller has fenced."""
-    pipeline.wait_full(w.buffers_v, w.before + s)
+    wait_full(w.buffers_v, w.before + s)
     stage = (w.before + s) % w.buffers_v.stages
     wgmma.multiply(w.mma_s, w.acc_dp, w.fragment_do, w.fragment_v[None, None, None, stage], False)
 
@@ -123,4 +123,4 @@ def release_scored(buffers: Buffers, step: Int32) -> None:
 @cute.jit
 def release_multiplied(buffers: Buffers, step: Int32) -> None:
     """What becomes of a stage of K when the dQ of its step has been added: it is released."""
-    pipeline.release(buffers, step)
+    release(buffers, step)

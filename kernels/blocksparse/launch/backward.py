@@ -21,6 +21,7 @@ from kernels.blocksparse.launch.forward import (
     Sequences,
     Values,
     fits,
+    for_operands,
     list_values,
     lse_values,
     mask_kind,
@@ -356,6 +357,8 @@ def backward_launches(
     pre, *of_dq, main, post = backward_variants(
         q, blocks, softcap, deterministic, tuning, products, float32, separate_dq
     )
+    if main.products == "tcgen05":
+        main = for_operands(main, q, k, v, do)
     batch, heads_q, heads_kv, m_blocks = sequences.batch, *heads_of(q, k), blocks.m_blocks
     n_blocks, dim, group_split = lists.rows, q.shape[-1], workspace.group_split
     after = heads_kv * n_blocks if group_split > 1 else 0

@@ -98,7 +98,7 @@ def forward(
     softcap that is not positive and finite, and for too many tiles for one launch; checks nothing else.
     """
     blocks = forward_lists(q, blocks, products)
-    variant = for_operands(forward_variant(q, blocks, softcap, tuning, products), q, k, v)
+    variant = for_operands(forward_variant(q, blocks, softcap, tuning, products), q, k, v, o)
     resident = resident_ctas(variant, q) if resident is None else resident
     few = resident is None or sequences.batch * q.shape[-2] * blocks.m_blocks <= resident
     tile_counter = None if few else torch.zeros(1, dtype=torch.int32, device=q.device)
@@ -174,9 +174,9 @@ def _forward_variant(
     )
 
 
-def for_operands(variant: Variant, q: Tensor, k: Tensor, v: Tensor) -> Variant:
-    """The forward kernel for these tensors: without TMA where a tensor map cannot describe one of them."""
-    if variant.products == "mma" or all(map(mappable, (q, k, v))):
+def for_operands(variant: Variant, *operands: Tensor) -> Variant:
+    """The kernel for these tensors: without TMA where a tensor map cannot describe one of them."""
+    if variant.products == "mma" or all(map(mappable, operands)):
         return variant
     return variant.with_tuning(tma=0)
 

@@ -22,6 +22,7 @@ SLOTS = 132  # multiprocessors of an H100 and of an H200, each with one CTA
 PAIRS = 16  # concurrent (sequence, unit) pairs where adds are ordered
 L2_BYTES = 40 << 20  # of Q, dO and sums of dQ that tiles launched together should not exceed
 FEW, MANY = 3 * SLOTS, 16 * SLOTS  # CTAs: below the one groups are split, above the other they are not
+PRODUCTS = 0.7  # of Q and dO: an H100 moves that from memory while it multiplies what belongs to all of it
 LEAST, MOST = 4, 512  # tiles of queries that a CTA should visit at least and at most, counting those of all its heads
 
 
@@ -55,21 +56,56 @@ def scattered_group_split(
     m_blocks: int,
     n_blocks: int,
     deterministic: bool,
-    separate_dq: bool = False,
 ) -> int:
     """`choose_group_split`, or more units where tiles of keys list few and scattered tiles of queries.
 
     Such a tile of queries is read again by many CTAs, at times that have nothing to do with one another: it stays in
     the L2 cache only if all rows of the heads in flight do. So a unit has as many heads as fit there, or one where that
     exceeds the cache up to four times; beyond that no split helps, and the partial sums of dK and dV would be large.
-    rows: queries of a sequence; separate_dq: there are no sums of dQ, and no adds.
+    rows: queries of a sequence.
     """
-    usual = choose_group_split(batch, heads_q, heads_kv, m_blocks, n_blocks, deterministic and not separate_dq)
-    group, sums = heads_q // max(heads_kv, 1), not separate_dq
-    if not rows or unit_bytes(rows, 1, dim, sums) > 4 * L2_BYTES:
+    usual = choose_group_split(batch, heads_q, heads_kv, m_blocks, n_blocks, deterministic)
+    group = heads_q // max(heads_kv, 1)
+    if not rows or unit_bytes(rows, 1, dim) > 4 * L2_BYTES:
         return usual
     splits = [p for p in range(usual, group + 1) if group % p == 0]
-    return next((p for p in splits if unit_bytes(rows, group // p, dim, sums) <= L2_BYTES), max(group, 1))
+    return next((p for p in splits if unit_bytes(rows, group // p, dim) <= L2_BYTES), max(group, 1))
+
+
+def separate_group_split(
+    batch: int, heads_q: int, heads_kv: int, rows: int, dim: int, m_blocks: int, n_blocks: int, visits: int
+) -> int:
+    """Units where tiles of keys list scattered tiles of queries, and dQ is another kernel's: the divisor of the group,
+    from `choose_group_split`'s on, with the least `separate_traffic`.
+
+    rows    queries of a sequence, and keys
+    visits  tiles of keys that a tile of queries is listed by, at most
+    """
+    group = heads_q // max(heads_kv, 1)
+    splits = [p for p in range(1, group + 1) if group % p == 0]
+    least = choose_group_split(batch, heads_q, heads_kv, m_blocks, n_blocks, False)
+    return min(
+        (p for p in splits if p >= least),
+        key=lambda p: separate_traffic(batch, heads_q, heads_kv, rows, dim, visits, p),
+        default=1,
+    )
+
+
+def separate_traffic(
+    batch: int, heads_q: int, heads_kv: int, rows: int, dim: int, visits: int, group_split: int
+) -> float:
+    """What dK and dV take in the backward kernel and in postprocess, in bytes that memory would move in that time.
+
+    Q and dO are read `visits` times. The CTAs in flight read rows of all heads of a unit, at times that have nothing to
+    do with one another: of what they read, the L2 cache has its own size's share of a unit's rows, and memory moves the
+    rest. Products take as long as memory would for PRODUCTS of all that is read. More units than one write sums, which
+    postprocess reads.
+    """
+    heads = heads_q // heads_kv // group_split
+    reads = 4.0 * batch * heads_q * rows * visits * dim
+    missed = 1 - min(1.0, L2_BYTES / max(unit_bytes(rows, heads, dim, False), 1))
+    sums = 8.0 * batch * heads_kv * rows * padded_dim(dim) * group_split if group_split > 1 else 0.0
+    return max(PRODUCTS * reads, missed * reads + sums) + sums
 
 
 def group_split_under(

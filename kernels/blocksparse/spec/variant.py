@@ -32,12 +32,16 @@ OF_DQ = ("statistics_row", "keep_listed_keys", "release_scored", "release_multip
 OF_TCGEN05 = (
     *("wait_scored", "wait_added", "wait_loaded", "wait_stored", "fence_after", "release_keys", "free_columns"),
     *OF_TMA,
+    *("whole_output", "fence_output", "wait_read"),
 )
 # Injection points of the backward kernel that only the one with products by tcgen05 has
 BACKWARD_OF_TCGEN05 = (
     *("await_scores", "await_products", "await_dq", "await_columns", "loaded_dq", "stored_ds", "publish_ds"),
-    *("fence_products", "release_queries", "column_of_dq", "releases"),
+    *("fence_products", "release_queries", "column_of_dq", "releases", "whole", "expected_bytes", "await_keys"),
+    *("publish_dq", "dq_buffers_read", "dq_added"),
 )
+# Injection points of the backward kernel that only Hopper's for dK and dV alone has
+BACKWARD_OF_STEPS = ("release_scored_q", "release_q", "release_do", "await_sums")
 ARCHES = ("sm_80", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
 
 

@@ -165,3 +165,24 @@ register_mutant(
     "invented, after kernels that load packed sequences by a tensor map of the whole tensor",
     forward={"whole": _any_tile},
 )
+
+register_mutant(
+    "output_tail_by_bulk_store",
+    "tcgen05: TMA stores the last tile of a sequence too, over rows of the next one, or past the tensor's end.",
+    "invented, after kernels that store packed sequences by a tensor map of the whole tensor",
+    forward={"whole_output": _any_tile},
+)
+
+register_mutant(
+    "output_without_proxy_fence",
+    "tcgen05: O is written to shared memory by threads and stored by TMA, with no fence.proxy.async between.",
+    "PTX ISA, async proxy",
+    forward={"fence_output": _nothing},
+)
+
+register_mutant(
+    "output_store_not_waited_for",
+    "tcgen05: a CTA exits, and the next one takes its shared memory, while TMA may still read O there.",
+    "PTX ISA, cp.async.bulk.wait_group.read; invented for the end of a CTA",
+    forward={"wait_read": _nothing},
+)

@@ -108,3 +108,65 @@ register_mutant(
     "invented, after the release that was skipped for tiles out of bounds",
     backward={"releases": _all_but_the_last},
 )
+
+
+@cute.jit
+def _keys_at_once(w: Any, barrier: cute.Pointer) -> None:
+    pass
+
+
+register_mutant(
+    "keys_not_waited_for",
+    "tcgen05: the first products read K and V before the bulk copies that bring them are complete.",
+    "invented, after the barriers that CUTLASS's kernels have for operands that are loaded once",
+    backward={"await_keys": _keys_at_once},
+)
+
+register_mutant(
+    "statistics_not_counted",
+    "tcgen05: the mbarrier of a step's Q or dO expects the bytes of the tile, and not those of LSE or delta with it.",
+    "invented, after the byte counts of stages that hold several operands",
+    backward={"expected_bytes": lambda count: count - 512 if count % 1024 else count},
+)
+
+
+@cute.jit
+def _any_tile(left: Int32, rows: int) -> Boolean:
+    return Boolean(True)
+
+
+register_mutant(
+    "gradient_tail_by_bulk_copy",
+    "tcgen05: TMA loads the last tiles of a sequence too, with rows of the next one, or from past the tensor's end.",
+    "invented, as tail_by_bulk_copy",
+    backward={"whole": _any_tile},
+)
+
+register_mutant(
+    "dq_without_proxy_fence",
+    "tcgen05: dQ is written to shared memory by threads and added from there by a bulk reduction, with no "
+    "fence.proxy.async between.",
+    "PTX ISA, async proxy",
+    backward={"publish_dq": _nothing},
+)
+
+register_mutant(
+    "dq_buffer_reused_before_read",
+    "tcgen05: threads overwrite a buffer of dQ which a bulk reduction may still read.",
+    "PTX ISA, cp.async.bulk.wait_group.read; FlashAttention-4's backward pass waits for it",
+    backward={"dq_buffers_read": _nothing},
+)
+
+
+@cute.jit
+def _read_alone() -> None:
+    cute.arch.cp_async_bulk_wait_group(0, read=True)
+
+
+register_mutant(
+    "dq_released_before_added",
+    "tcgen05: a block's semaphore is released when its bulk reductions have read shared memory, and not when they are "
+    "complete.",
+    "PTX ISA, cp.async.bulk.wait_group: .read waits for the reads of the source alone",
+    backward={"dq_added": _read_alone},
+)

@@ -9,6 +9,9 @@ pytest.importorskip("triton")
 
 from kernels.blocksparse.api import block_sparse_attention
 from kernels.blocksparse.spec import injection
+from kernels.mutants.blocksparse.table import injections_for
+from kernels.mutants.nsa import table as nsa
+from kernels.nsa.injection import find_injection
 from kernels.sdpa import injection as dense_injection
 from kernels.sdpa import plan, prepare, scaled_dot_product_attention
 
@@ -23,3 +26,15 @@ def test_users_functions_take_no_injection(function):
 def test_an_unknown_injection_is_refused(find):
     with pytest.raises(ValueError, match=r"injection: .*import kernels\.mutants"):
         find("nothing")
+
+
+@pytest.mark.parametrize("name", nsa.MUTANTS)
+def test_what_is_injected_into_attention_is_built_by_its_name(name):
+    """A compiling process knows a mutant of a block-sparse kernel by the name of its injection alone."""
+    steps = find_injection(f"nsa!{name}")
+    for kind in ("attention", "attention_backward"):
+        injected = getattr(steps, kind)
+        if injected.replacements:
+            found = injections_for(injected.name)
+            same = found.forward if kind == "attention" else found.backward
+            assert same.replacements == injected.replacements

@@ -16,8 +16,11 @@ from kernels.nsa import native_sparse_answer, plan
 from kernels.nsa.config import CHUNK
 
 LONG = ("last_group_by_the_full_size",)
-# Of the dQ kernel, which is shown by itself in tests/kernels/blocksparse/dq_by_queries
-SEPARATE_DQ = "dq_statistics_exchanged", "dq_tail_keys_not_masked", "dq_keys_released_when_scored", "dq_not_scaled"
+# Of kernels that tests/kernels/blocksparse shows by themselves: dq_by_queries, backward/test_backward_whole_steps.py
+SEPARATE_DQ = (
+    *("dq_statistics_exchanged", "dq_tail_keys_not_masked", "dq_keys_released_when_scored", "dq_not_scaled"),
+    *("queries_released_when_scored", "sums_added_before_they_are_there"),
+)
 APART = ("gradients_added_in_half", "all_scores_at_once", "row_offset_wraps")  # shown by tests of their own
 
 

@@ -3,11 +3,14 @@ formula. On a CPU the emulated GPU runs Hopper's kernels."""
 
 import pytest
 import torch
-from nsa_cases import DEVICE, Call, check, run, tensors_of
+from covering import daily
+from nsa_cases import BOUND, DEVICE, Call, check, errors, expected, run, tensors_of
 from nsa_formula import Setting
-from nsa_lists import drawn, operands_of, settings_of
+from nsa_lists import operands_of, settings_of
 
+from fuzz.targets.nsa.list_facts import drawn
 from kernels.blocksparse.launch import backward as launch_backward
+from kernels.mutants.nsa.table import MUTANTS
 from kernels.nsa import native_sparse_answer, operands, plan
 from kernels.nsa.branches import BRANCHES, Branch
 from kernels.nsa.launcher import Launcher
@@ -70,13 +73,12 @@ def selected(lengths, **settings):
     return branch, *branch.forward(), grad_out
 
 
-def test_dk_and_dv_are_those_of_ordered_adds_to_dq(launched):
-    """Each has its sums in the order of the lists; dQ differs in rounding."""
+def test_gradients_are_those_of_ordered_adds_to_dq_but_for_rounding(launched):
     branch, out, lse, grad_out = selected((700,), chosen=3)
     separate, again, ordered = (branch.backward(out, lse, grad_out, way) for way in (True, None, False))
     assert all(torch.equal(x, y) for x, y in zip(separate, again, strict=True))
-    assert torch.equal(separate[1], ordered[1]) and torch.equal(separate[2], ordered[2])
-    torch.testing.assert_close(separate[0], ordered[0], rtol=1e-3, atol=1e-3)
+    for found, right in zip(separate, ordered, strict=True):
+        torch.testing.assert_close(found, right, rtol=1e-3, atol=1e-3)
     assert kinds(launched) == ["preprocess", "dq", "backward"] * 2
 
 
@@ -95,10 +97,10 @@ def test_dk_and_dv_are_those_of_ordered_adds_to_dq(launched):
 def test_where_the_selected_branch_has_a_separate_dq(dim, setting, there):
     options = {"compress_block_size": 64, "q_tile_size": 128, "num_selected_blocks": 2, **setting}
     q = torch.zeros(1, 300, 1, dim, dtype=torch.bfloat16)
-    for products, expected in (("wgmma", there), ("mma", False)):
+    for products, has_it in (("wgmma", there), ("mma", False)):
         variants = plan(q, q, q, products=products, **options).variants
-        assert any(one.kind == "dq" for one in variants) == expected
-        assert any(one.separate_dq for one in variants) == expected
+        assert any(one.kind == "dq" for one in variants) == has_it
+        assert any(one.separate_dq for one in variants) == has_it
 
 
 def test_no_other_branch_has_one(launched):
@@ -108,6 +110,16 @@ def test_no_other_branch_has_one(launched):
         True,
         False,
     ]
+
+
+@pytest.mark.parametrize("name", daily(["dq_not_scaled", "dq_statistics_exchanged"], ["dq_not_scaled"]))
+def test_a_mutant_of_the_dq_kernel_makes_the_gradient_of_q_wrong_alone(launched, name):
+    call = Call((280,), 2, 1, 128, setting=SELECTED)
+    tensors = tensors_of(call)
+    answer, grads, grad_out = run(call, MUTANTS[name], tensors)
+    wanted, wanted_grads, _ = expected(call, tensors, grad_out)
+    found = errors(call, answer, grads, wanted, wanted_grads)
+    assert {tensor for tensor, error in found.items() if error > BOUND[call.dtype]} == {"q"}
 
 
 def test_gradients_are_the_same_in_every_call(launched):

@@ -89,6 +89,12 @@ TENSOR_MEMORY = _of(130, 300, heads=(1, 1), mask=Full(), variant={"tile_m": 128,
 WITH_GRADIENTS = _of(
     300, 300, mask=Full(), variant={"tile_m": 128, "tile_n": 128, "mask": "intervals", "products": "tcgen05"}
 )
+ORDERED_GRADIENTS = _of(
+    300,
+    300,
+    mask=Full(),
+    variant={"tile_m": 128, "tile_n": 128, "mask": "intervals", "products": "tcgen05", "deterministic": True},
+)
 EARLY = {"tensor_memory_used_before_a_tcgen05.commit_was_waited_for", "race_tensor_memory"}
 # Bugs of the kernels, which are compiled
 KERNELS: dict[str, tuple[Case, set[str]]] = {
@@ -122,6 +128,12 @@ KERNELS: dict[str, tuple[Case, set[str]]] = {
     "first_filling_of_a_buffer": (TENSOR_MEMORY, {"race_read_of_an_unordered_write"}),
     "buffer_refilled_before_read": (TENSOR_MEMORY, {"race_two_writes", "mbarrier_misused"}),
     "tail_by_bulk_copy": (TENSOR_MEMORY, {"out_of_bounds"}),
+    "output_tail_by_bulk_store": (TENSOR_MEMORY, {"out_of_bounds"}),
+    "output_without_proxy_fence": (
+        TENSOR_MEMORY,
+        {"shared_memory_accessed_by_a_bulk_copy_without_fence.proxy.async"},
+    ),
+    "output_store_not_waited_for": (TENSOR_MEMORY, {"bulk_copy_in_flight_when_its_CTA_exits"}),
     "dp_read_before_commit": (WITH_GRADIENTS, EARLY),
     "dq_read_before_commit": (WITH_GRADIENTS, EARLY),
     "dq_overwritten_before_read": (WITH_GRADIENTS, {"race_tensor_memory"}),
@@ -135,5 +147,14 @@ KERNELS: dict[str, tuple[Case, set[str]]] = {
     ),
     "dq_of_wrong_columns": (WITH_GRADIENTS, {"read_of_uninitialised_tensor_memory"}),
     "last_block_not_released": (WITH_GRADIENTS, {"hang"}),
+    "keys_not_waited_for": (WITH_GRADIENTS, {"race_read_of_an_unordered_write"}),
+    "statistics_not_counted": (WITH_GRADIENTS, {"hang", "race_read_of_an_unordered_write", "mbarrier_misused"}),
+    "gradient_tail_by_bulk_copy": (WITH_GRADIENTS, {"out_of_bounds"}),
+    "dq_without_proxy_fence": (
+        ORDERED_GRADIENTS,
+        {"shared_memory_accessed_by_a_bulk_copy_without_fence.proxy.async"},
+    ),
+    "dq_buffer_reused_before_read": (ORDERED_GRADIENTS, {"race_write_over_an_unordered_read"}),
+    "dq_released_before_added": (ORDERED_GRADIENTS, {"floating-point_adds_in_no_fixed_order"}),
     "mask_of_the_first_step": (_of(130, 130, heads=(1, 1), dim=128, variant={"tile_m": 128, "tile_n": 128}), GRADIENTS),
 }

@@ -4,22 +4,31 @@
 
 NOTE [dQ of tcgen05] A tile's dQ accumulator, 128 queries by `dim`: column c of row r is at 512 (c // 4) + 4 r + c % 4
 from its start, so that a warp's adds are wide and adjacent. Sums of dK and dV (NOTE [dK and dV partials]) lie
-likewise.
+likewise. So a few columns of a tile lie together in memory.
+
+NOTE [bulk adds] Threads write their rows of DQ_COLUMNS columns to one of two buffers in shared memory, which a bulk
+reduction adds in memory: issued by one thread, the leader, after a barrier. Before it comes to that barrier the leader
+has waited until the reductions before have read their buffers: so behind it all threads may write into the other one.
+Ordered adds: the leader acquires the block's semaphore before the first reduction, and releases it when all are
+complete (`wait_group`, not only its `.read`). Reductions take the path of the async proxy: fences order them after the
+writes to shared memory and after the acquire, and the release after them.
 """
 
 import cutlass
 from cutlass import Boolean, Float32, Int32, cute
 
 from kernels.blocksparse.backward.blackwell import turns
-from kernels.blocksparse.backward.blackwell.tuning import DQ_WARPS, Q_STAGES, SOFTMAX_WARPS
+from kernels.blocksparse.backward.blackwell.tuning import DQ_COLUMNS, DQ_WARPS, Q_STAGES, SOFTMAX_WARPS
 from kernels.blocksparse.backward.intrinsics import add_four
 from kernels.blocksparse.backward.mainloop_mma import release, target_of, wait
-from kernels.blocksparse.backward.tile_iterator import block_at
+from kernels.blocksparse.backward.tile_iterator import Block, block_at
 from kernels.blocksparse.common import tcgen05
+from kernels.blocksparse.common.bulk import add_run
 from kernels.blocksparse.spec.sm100 import ROWS
 
 VECTOR = 4
 BARRIER = 2  # the named barrier of the dQ warps
+LEADER = 32 * SOFTMAX_WARPS  # the thread that acquires and releases, and issues bulk adds
 
 
 @cute.jit
@@ -39,15 +48,23 @@ def add_dq_of_steps(w) -> None:
         loaded_dq()
         tcgen05.fence_before()
         turns.arrive(w.dq_read)
-        if cutlass.const_expr(deterministic):
-            if w.thread == 32 * SOFTMAX_WARPS:
-                wait(w, block)
-            meet()
-        add(w, rdQ, w.mdQ + cute.assume(target_of(w, block, Int32(0)), divby=VECTOR))
-        if cutlass.const_expr(deterministic):
-            meet()
-            if w.thread == 32 * SOFTMAX_WARPS and released(step, w.total):
+        tile = w.mdQ + cute.assume(target_of(w, block, Int32(0)), divby=VECTOR)
+        if cutlass.const_expr(w.tiling.bulk_dq):
+            add_in_bulk(w, rdQ, tile, block)
+        else:
+            if cutlass.const_expr(deterministic):
+                if w.thread == LEADER:
+                    wait(w, block)
+                meet()
+            add(w, rdQ, tile)
+            if cutlass.const_expr(deterministic):
+                meet()
+        if cutlass.const_expr(deterministic):  # noqa: SIM102 (one is for the compiler)
+            if w.thread == LEADER and released(step, w.total):
+                end_adds(w)
                 release(w, block)
+    if cutlass.const_expr(w.tiling.bulk_dq):
+        w.kernel.dq_buffers_read()  # a CTA must not exit before
 
 
 @cute.jit
@@ -56,6 +73,47 @@ def add(w, rdQ: cute.Tensor, tile: cute.Pointer) -> None:
     start = tile + w.row * VECTOR
     for c in cutlass.range_constexpr(0, w.tiling.dim, VECTOR):
         add_four(start + c * ROWS, rdQ[c], rdQ[c + 1], rdQ[c + 2], rdQ[c + 3])
+
+
+@cute.jit
+def add_in_bulk(w, rdQ: cute.Tensor, tile: cute.Pointer, block: Block) -> None:
+    """Adds all rows of dQ: NOTE [bulk adds]."""
+    publish, buffers_read, per_buffer = w.kernel.publish_dq, w.kernel.dq_buffers_read, DQ_COLUMNS * ROWS
+    for i in cutlass.range_constexpr(w.tiling.dim // DQ_COLUMNS):
+        buffer = w.storage.sAdds.iterator + i % 2 * per_buffer
+        for c in cutlass.range_constexpr(0, DQ_COLUMNS, VECTOR):
+            four = cute.make_tensor(rdQ.iterator + i * DQ_COLUMNS + c, cute.make_layout(VECTOR))
+            own = (buffer + c * ROWS + w.row * VECTOR).align(16)
+            cute.autovec_copy(four, cute.make_tensor(own, cute.make_layout(VECTOR)))
+        publish()
+        if w.thread == LEADER:
+            buffers_read()
+        meet()
+        if w.thread == LEADER:
+            if cutlass.const_expr(w.variant.deterministic and i == 0):
+                wait(w, block)
+                cute.arch.fence_proxy("async.global")
+            add_run(tile + i * per_buffer, buffer, 4 * per_buffer)
+            cute.arch.cp_async_bulk_commit_group()
+
+
+@cute.jit
+def end_adds(w) -> None:
+    """The leader waits until its bulk adds are complete, and orders the release that follows after them."""
+    if cutlass.const_expr(w.tiling.bulk_dq):
+        added = w.kernel.dq_added
+        added()
+        cute.arch.fence_proxy("async.global")
+
+
+def dq_buffers_read() -> None:
+    """Waits until this thread's bulk adds have read shared memory."""
+    cute.arch.cp_async_bulk_wait_group(0, read=True)
+
+
+def dq_added() -> None:
+    """Waits until this thread's bulk adds are complete."""
+    cute.arch.cp_async_bulk_wait_group(0)
 
 
 def column_of_dq(first: cute.Pointer) -> cute.Pointer:

@@ -6,8 +6,9 @@ Arguments, order of tiles and numbers are those of backward/kernel.py.
 
 NOTE [roles] Warps 0 to 7, two for each 32 keys, have a thread for a key and half of the queries: they make P and dS of
 S and dP, and at the end write dK and dV. Warps 8 to 11 have a thread for a query: they read dQ and add it in memory,
-where adds are ordered between the acquire and the release of its semaphore. Two warps load Q with LSE, one for each
-stage; one loads dO with delta. The last warp issues products. How they take turns: NOTE [turns] of mainloop.py.
+NOTE [bulk adds] of dq_warps.py, where adds are ordered between the acquire and the release of its semaphore. Two warps
+load Q with LSE, one for each stage, and the first one K; one loads V, and dO with delta. Without TMA all threads load K
+and V. The last warp issues products. How they take turns: NOTE [turns] of mainloop.py.
 """
 
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from cutlass.memory import SmemAllocator
 from kernels.blocksparse.backward import dq_accumulator, softmax_gradient
 from kernels.blocksparse.backward.blackwell import dq_warps, epilogue, loads, mainloop, turns
 from kernels.blocksparse.backward.blackwell.tuning import (
+    DQ_COLUMNS,
     DQ_REGISTERS,
     FIRST_LOAD,
     ISSUER,
@@ -34,10 +36,12 @@ from kernels.blocksparse.backward.kernel import Gradients
 from kernels.blocksparse.backward.mainloop_mma import Work
 from kernels.blocksparse.backward.tile_iterator import Counts, Lists, Order, take_place
 from kernels.blocksparse.backward.tiling import ENTRY_STAGES
-from kernels.blocksparse.common import tcgen05
+from kernels.blocksparse.common import tcgen05, tma_loads
+from kernels.blocksparse.common.arguments import operand
 from kernels.blocksparse.common.list_reader import Operand, read, sequence
 from kernels.blocksparse.common.mask_words import Mask
 from kernels.blocksparse.common.tile_loads import TileCopy
+from kernels.blocksparse.common.tma_loads import BulkOperand, bulk_operand
 from kernels.blocksparse.spec.sm100 import COLUMNS, ROWS
 from kernels.blocksparse.spec.variant import BACKWARD_OF_TCGEN05, NO_INJECTION, Injection, Variant
 
@@ -50,6 +54,9 @@ class BlackwellBackward(Backward):
 
     def __init__(self, variant: Variant, arch: str, injection: Injection = NO_INJECTION) -> None:
         super().__init__(variant, arch, injection)
+        self.whole = injection.pick("whole", tma_loads.whole)
+        self.expected_bytes = injection.pick("expected_bytes", tma_loads.expected_bytes)
+        self.await_keys = injection.pick("await_keys", turns.await_keys)
         self.await_scores = injection.pick("await_scores", turns.await_scores)
         self.await_products = injection.pick("await_products", turns.await_products)
         self.await_dq = injection.pick("await_dq", turns.await_dq)
@@ -61,14 +68,26 @@ class BlackwellBackward(Backward):
         self.release_queries = injection.pick("release_queries", tcgen05.commit)
         self.column_of_dq = injection.pick("column_of_dq", dq_warps.column_of_dq)
         self.releases = injection.pick("releases", dq_warps.releases)
+        self.publish_dq = injection.pick("publish_dq", tcgen05.fence_shared)
+        self.dq_buffers_read = injection.pick("dq_buffers_read", dq_warps.dq_buffers_read)
+        self.dq_added = injection.pick("dq_added", dq_warps.dq_added)
+
+    def operand(self, arguments, name: str) -> Operand | BulkOperand:
+        """See Backward; what is loaded by TMA with its tensor map."""
+        a, found = arguments, operand(arguments, name)
+        if not self.tiling.tma or name in ("dk", "dv"):
+            return found
+        heads = a.heads_q if name in ("q", "do") else a.heads_kv
+        shared = tcgen05.tile_layout(self.dtype, ROWS, self.tiling.dim, 1)
+        return bulk_operand(found, shared, heads, a.batch, a.dim)
 
     @cute.kernel
     def kernel(
         self,
-        q: Operand,
-        k: Operand,
-        v: Operand,
-        do: Operand,
+        q: Operand | BulkOperand,
+        k: Operand | BulkOperand,
+        v: Operand | BulkOperand,
+        do: Operand | BulkOperand,
         statistics: tuple[cute.Pointer, cute.Pointer],
         gradients: Gradients,
         queries: tuple[cute.Pointer, cute.Pointer],
@@ -105,7 +124,10 @@ class BlackwellBackward(Backward):
                 storage=storage,
                 loads=SimpleNamespace(tiles=tiles),
                 q=q,
+                k=k,
+                v=v,
                 do=do,
+                place_of_keys=(batch, head_kv, Int32(row)),
                 statistics=statistics,
                 mdQ=gradients.dq,
                 dim=dim,
@@ -122,7 +144,7 @@ class BlackwellBackward(Backward):
                 factors=factors,
                 **turns.barriers(storage.barriers),
             )
-            self.begin(w, (k.at(batch, row, head_kv), k.stride_row), (v.at(batch, row, head_kv), v.stride_row))
+            self.begin(w, k, v, (batch, row, head_kv))
             columns = cute.arch.retrieve_tmem_ptr(Float32, 16, storage.held)
             w = Work(**{**w.__dict__, **{f"columns_{name}": columns + at for name, at in tuning.columns.items()}})
             dk = (gradients.dk.at(batch, row, head_kv), gradients.dk.stride_row)
@@ -147,8 +169,13 @@ class BlackwellBackward(Backward):
         else:
             cute.arch.setmaxregister_decrease(OTHERS)
             if warp < FIRST_LOAD + Q_STAGES:
+                if cutlass.const_expr(self.tiling.tma):  # noqa: SIM102 (one is for the compiler)
+                    if warp == FIRST_LOAD:
+                        loads.load_keys(w, w.k, w.storage.sK, w.k_full)
                 loads.load_queries(w, warp - FIRST_LOAD)
             elif warp < ISSUER:
+                if cutlass.const_expr(self.tiling.tma):
+                    loads.load_keys(w, w.v, w.storage.sV, w.v_full)
                 loads.load_do(w)
             else:
                 mainloop.issue_products(w)
@@ -170,6 +197,7 @@ class BlackwellBackward(Backward):
             sQ=tiles(dim, Q_STAGES),
             sdO=tiles(dim, 1),
             sdS=tiles(ROWS, 1),
+            sAdds=tensor(cute.make_layout(2 * DQ_COLUMNS * ROWS * self.tiling.bulk_dq or 4), Float32),
             sLSE=tensor(cute.make_layout((ROWS, Q_STAGES)), Float32),
             sDelta=tensor(cute.make_layout((ROWS, 1)), Float32),
             sEntries=tensor(cute.make_layout((4, ENTRY_STAGES)), Int32),
@@ -179,20 +207,22 @@ class BlackwellBackward(Backward):
         )
 
     @cute.jit
-    def begin(self, w, k, v) -> None:
-        """K and V, barriers and columns of tensor memory, for all warps."""
-        if w.total > 0:
-            copy = TileCopy(self.dtype, THREADS, self.tiling.dim, w.thread, w.dim)
-            copy.load(k[0], k[1], w.keys_left, w.storage.sK[None, None, 0])
-            copy.load(v[0], v[1], w.keys_left, w.storage.sV[None, None, 0])
+    def begin(self, w, k, v, place) -> None:
+        """Barriers and columns of tensor memory, and without TMA K and V, for all warps. place: (batch, row, head)."""
+        if cutlass.const_expr(not self.tiling.tma):  # noqa: SIM102 (one is for the compiler)
+            if w.total > 0:
+                copy = TileCopy(self.dtype, THREADS, self.tiling.dim, w.thread, w.dim)
+                copy.load(k.at(*place), k.stride_row, w.keys_left, w.storage.sK[None, None, 0])
+                copy.load(v.at(*place), v.stride_row, w.keys_left, w.storage.sV[None, None, 0])
         if w.thread == 0:
             turns.initialise(w)
         if w.thread < 32:
             cute.arch.alloc_tmem(COLUMNS, w.storage.held)
             cute.arch.relinquish_tmem_alloc_permit()
-        cute.arch.cp_async_commit_group()
-        cute.arch.cp_async_wait_group(0)
-        tcgen05.fence_shared()
+        if cutlass.const_expr(not self.tiling.tma):
+            cute.arch.cp_async_commit_group()
+            cute.arch.cp_async_wait_group(0)
+            tcgen05.fence_shared()
         tcgen05.fence_before()
         cute.arch.sync_threads()
         tcgen05.fence_after()

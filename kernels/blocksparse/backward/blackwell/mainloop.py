@@ -34,8 +34,11 @@ CHUNK = tcgen05.CHUNK
 def issue_products(w) -> None:
     """The issuing warp: products of all steps."""
     products, shares_dq, await_columns = Products(w), w.tiling.shares_dq, w.kernel.await_columns
+    await_keys = w.kernel.await_keys
     if w.total > 0:
+        await_keys(w, w.k_full)
         issue_scores(w, products, Int32(0))
+        await_keys(w, w.v_full)
         issue_dp(w, products, Int32(0))
     for step in cutlass.range(w.total, unroll=1):
         issue_dv(w, products, step)

@@ -19,6 +19,7 @@ THREADS = 32 * (ISSUER + 1)
 SOFTMAX_REGISTERS, DQ_REGISTERS, OTHERS = 144, 160, 64  # of a thread; launched with 128
 HALF = ROWS // 2  # queries of a softmax thread, and keys of P and dS that lie together in tensor memory
 Q_STAGES = 2
+DQ_COLUMNS = 16  # of dQ that one bulk reduction adds
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,15 @@ class BlackwellBackwardTuning:
     """Sizes of one CTA's work on (128 x 128) blocks; a step is a block.
 
     tile_m, tile_n, dim   of the variant; step_m is tile_m
+    tma      1: Q, K, V, dO, LSE and delta are loaded by TMA, NOTE [whole tiles] of tma_loads.py; 0: by cp.async
+    bulk_dq  1: dQ is added by bulk reductions from shared memory, NOTE [bulk adds] of dq_warps.py; 0: by each thread,
+             which spares shared memory, the unit that is used most. By default ordered adds are bulk reductions: one
+             thread then waits for the semaphore while the others go on
     """
 
     dim: int
+    tma: int = 1
+    bulk_dq: int = 0
     tile_m: int = ROWS
     tile_n: int = ROWS
     step_m: int = ROWS
@@ -53,8 +60,9 @@ class BlackwellBackwardTuning:
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of one CTA: K, V, the stages of Q, dO, dS, and less than 4 KiB for all else."""
-        return 2 * ROWS * self.dim * (3 + Q_STAGES) + 2 * ROWS * ROWS + 4096
+        """Shared memory of one CTA: K, V, stages of Q, dO, dS, buffers of dQ, and less than 4 KiB for all else."""
+        adds = self.bulk_dq * 2 * 4 * ROWS * DQ_COLUMNS
+        return 2 * ROWS * self.dim * (3 + Q_STAGES) + 2 * ROWS * ROWS + adds + 4096
 
 
 def blackwell_backward_tuning(variant: Variant) -> BlackwellBackwardTuning:
@@ -65,9 +73,11 @@ def blackwell_backward_tuning(variant: Variant) -> BlackwellBackwardTuning:
             f"variant.products is 'tcgen05': the backward kernel needs tiles of 128 x 128 and dim 64 or 128 for it, "
             f"got {variant.tile_m} x {variant.tile_n} and {variant.dim_padded}"
         )
-    if variant.tuning:
-        names = sorted(name for name, _ in variant.tuning)
-        raise ValueError(f"variant.tuning has {names}; the Blackwell backward kernel has nothing to tune")
-    tuning = BlackwellBackwardTuning(variant.dim_padded)
+    overrides = dict(variant.tuning)
+    if unknown := sorted(set(overrides) - {"tma", "bulk_dq"}):
+        raise ValueError(f"variant.tuning has {unknown}; the Blackwell backward kernel knows ['bulk_dq', 'tma']")
+    tuning = BlackwellBackwardTuning(variant.dim_padded, **{"bulk_dq": int(variant.deterministic), **overrides})
+    if not {tuning.tma, tuning.bulk_dq} <= {0, 1}:
+        raise ValueError(f"variant.tuning has {overrides}; the Blackwell backward kernel takes 0 and 1")
     assert tuning.shared_bytes <= SHARED - RESERVED
     return tuning

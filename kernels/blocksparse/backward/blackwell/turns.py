@@ -2,9 +2,9 @@
 # mypy: ignore-errors
 """Mbarriers of the Blackwell backward kernel: NOTE [turns] of mainloop.py.
 
-All but those of Q have one phase for each step, so that the phase of step i is waited for by the parity of i. A role
-waits for every phase of a barrier that it looks at: a wait by parity takes the phase before the last for the one to
-come.
+All but those of K, V and Q have one phase for each step, so that the phase of step i is waited for by the parity of i.
+A role waits for every phase of a barrier that it looks at: a wait by parity takes the phase before the last for the one
+to come.
 """
 
 import cutlass
@@ -15,6 +15,8 @@ from kernels.blocksparse.common import tcgen05
 
 # name → (how many, arrivals of a phase)
 BARRIERS = {
+    "k_full": (1, 1),  # by TMA: K is there, once; else the CTA's threads have waited for it
+    "v_full": (1, 1),
     "q_full": (Q_STAGES, 1),  # Q, LSE and the block of a step are there
     "q_empty": (
         Q_STAGES,
@@ -57,6 +59,13 @@ def arrive(barrier: cute.Pointer) -> None:
     cute.arch.sync_warp()
     if cute.arch.lane_idx() == 0:
         cute.arch.mbarrier_arrive(barrier)
+
+
+@cute.jit
+def await_keys(w, barrier: cute.Pointer) -> None:
+    """Waits for K or V, which are loaded once, at `barrier`."""
+    if cutlass.const_expr(w.tiling.tma):
+        cute.arch.mbarrier_wait(barrier, 0)
 
 
 @cute.jit

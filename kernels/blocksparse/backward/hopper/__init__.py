@@ -1,1 +1,1 @@
-"""The backward kernel's main loop with wgmma, and its semaphore warps."""
+"""Backward kernels for Hopper with keys as rows of the scores, and loads by TMA: of all gradients, of dK and dV."""

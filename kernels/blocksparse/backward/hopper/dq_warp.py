@@ -4,8 +4,8 @@
 
 NOTE [ordered bulk adds] A block's semaphore is acquired before its first step's reductions and released when those of
 its last step are complete. Reductions take the path of the async proxy: a fence orders them after the acquire, and
-`wait_group`, not only its `.read`, and a fence order the release after them. Multiplying warps wait for none of it, only
-for their buffer, which is empty once it has been read.
+`wait_group`, not only its `.read`, and a fence order the release after them. Multiplying warps wait for none of it,
+only for their buffer, which is empty once it has been read.
 """
 
 import cutlass

@@ -21,7 +21,7 @@ from kernels.blocksparse.backward.dq_accumulator import dq_product
 from kernels.blocksparse.backward.entry import Backward
 from kernels.blocksparse.backward.gemms import share, store_float32
 from kernels.blocksparse.backward.hopper import dq_warp, loads, turns
-from kernels.blocksparse.backward.hopper.mainloop_transposed import mainloop_early, mainloop_transposed
+from kernels.blocksparse.backward.hopper.mainloop_transposed import mainloop_transposed
 from kernels.blocksparse.backward.hopper.query_words import LaneQueries
 from kernels.blocksparse.backward.kernel import Gradients
 from kernels.blocksparse.backward.load import store_rows
@@ -147,10 +147,7 @@ class TransposedBackward(Backward):
         w.rdK, w.rdV = accumulator(w.to_dk), accumulator(w.to_dv)
         w.rdK.fill(Float32(0.0))
         w.rdV.fill(Float32(0.0))
-        if cutlass.const_expr(tiling.early_exp):
-            mainloop_early(w)
-        else:
-            mainloop_transposed(w)
+        mainloop_transposed(w)
         w.rdK.store(w.rdK.load() * self.dk_factor(w.factors.scale))
         if w.counts.group_split > 1:
             write_sums(w.rdK, sums_of(mSums, sums, 0, tiling), thread)

@@ -37,20 +37,19 @@ def mainloop_transposed(w) -> None:
     tiling, storage, thread = w.tiling, w.storage, w.thread
     stages, stages_q, late = tiling.stages, tiling.stages_q, tiling.late_dk
     before_reuse = w.kernel.before_reuse
+    group = cute.arch.make_warp_uniform(thread // WARPGROUP)
     iterations = w.total * tiling.steps
     rS = accumulator(w.to_s)
+    rWords = cute.make_rmem_tensor(tiling.step_m // 32, Uint32)
     if iterations > 0:
         cute.arch.mbarrier_wait(w.k_full, 0)
         turns.await_full(w.q_full, Int32(0), stages_q)
         issue(w.to_s, rS, 0, 0, add=False)
         cute.arch.mbarrier_wait(w.v_full, 0)
         finish()
+        masked = words_of_step(w, rWords, Int32(0))
         for step in cutlass.range(iterations, unroll=1):
             stage, stage_q = step % stages, step % stages_q
-            block = block_at(storage.sEntries, step // tiling.steps)
-            masked = is_masked(w, block)
-            rWords = prefetch_words(w, block, step % tiling.steps, masked)
-
             turns.await_full(w.do_full, step, stages)
             rdP = accumulator(w.to_dp)
             issue(w.to_dp, rdP, 0, stage, add=False)
@@ -73,102 +72,63 @@ def mainloop_transposed(w) -> None:
             rdS = rounded(rdP, w.dtype)
             share_rounded(w.to_s.mma, rdS, storage.sdS[None, None, stage], thread)
             publish()
-            sync_multiplying()
-
             rdQ = accumulator(w.to_dq)
-            issue(w.to_dq, rdQ, stage, 0, add=False)
-            finish(1)
-            turns.arrive_empty(w.do_empty, step, stages)
-            if cutlass.const_expr(not late):
+            if cutlass.const_expr(tiling.split):
+                turns.arrive_ds(group, stage)
                 issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), stage_q)
+                finish(1)
+                turns.arrive_empty(w.do_empty, step, stages)
+            else:
+                if cutlass.const_expr(tiling.alone):
+                    finish()
+                sync_multiplying()
+                issue(w.to_dq, rdQ, stage, 0, add=False)
+                if cutlass.const_expr(not tiling.alone):
+                    finish(1)
+                    turns.arrive_empty(w.do_empty, step, stages)
+                if cutlass.const_expr(not late):
+                    issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), stage_q)
             # the last step multiplies its own scores once more, which nobody reads: no branch around a product
             following = cutlass.min(step + 1, iterations - 1)
             turns.await_full(w.q_full, following, stages_q)
             rNext = accumulator(w.to_s)
             issue(w.to_s, rNext, 0, following % stages_q, add=False)
-            if cutlass.const_expr(late):
-                issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), stage_q)
-            finish(2)
-            hand_over_dq(w, rdQ)
-            if cutlass.const_expr(late):
-                finish(1)
-            else:
+            masked = words_of_step(w, rWords, following)
+            if cutlass.const_expr(tiling.split):
+                turns.await_ds(group, stage)
+                issue(w.to_dq, rdQ, stage, 0, add=False)
                 finish()
                 turns.arrive_empty(w.q_empty, step, stages_q)
-            rS.store(rNext.load())
+                hand_over_dq(w, rdQ)
+            elif cutlass.const_expr(tiling.alone):
+                finish()
+                turns.arrive_empty(w.do_empty, step, stages)
+                rS.store(rNext.load())
+                issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), stage_q)
+                hand_over_dq(w, rdQ)
+            elif cutlass.const_expr(late):
+                issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), stage_q)
+                finish(2)
+                hand_over_dq(w, rdQ)
+                finish(1)
+            else:
+                finish(2)
+                hand_over_dq(w, rdQ)
+                finish()
+                turns.arrive_empty(w.q_empty, step, stages_q)
+            if cutlass.const_expr(not tiling.alone):
+                rS.store(rNext.load())
         finish()
         before_reuse(thread)
 
 
 @cute.jit
-def mainloop_early(w) -> None:
-    """Runs all steps of the row with the next step's exponentials behind dK and dQ."""
-    tiling, storage, thread = w.tiling, w.storage, w.thread
-    stages, stages_q = tiling.stages, tiling.stages_q
-    before_reuse = w.kernel.before_reuse
-    group = cute.arch.make_warp_uniform(thread // WARPGROUP)
-    iterations = w.total * tiling.steps
-    rS = accumulator(w.to_s)
-    rSlope = cute.make_rmem_tensor_like(rS) if cutlass.const_expr(w.variant.softcap) else None
-    if iterations > 0:
-        cute.arch.mbarrier_wait(w.k_full, 0)
-        turns.await_full(w.q_full, Int32(0), stages_q)
-        issue(w.to_s, rS, 0, 0, add=False)
-        finish()
-        masked, rWords = words_of_step(w, Int32(0))
-        make_probabilities(w, rS, rSlope, Int32(0), masked, rWords)
-        cute.arch.mbarrier_wait(w.v_full, 0)
-        for step in cutlass.range(iterations, unroll=1):
-            stage, stage_q = step % stages, step % stages_q
-            turns.await_full(w.do_full, step, stages)
-            rdP = accumulator(w.to_dp)
-            issue(w.to_dp, rdP, 0, stage, add=False)
-            rP = rounded(rS, w.dtype)
-            issue_from_registers(w.to_dv, w.rdV, as_operand_a(rP), stage)
-            if cutlass.const_expr(w.variant.softcap):
-                rS.store(rS.load() * rSlope.load())
-            finish(1)
-            subtract_delta(w, rdP, stage)
-            rdP.store(rdP.load() * rS.load())
-            rdS = rounded(rdP, w.dtype)
-            share_rounded(w.to_s.mma, rdS, storage.sdS[None, None, stage], thread)
-            publish()
-            turns.arrive_ds(group, stage)
-            # the last step multiplies its own scores once more, which nobody reads: no branch around a product
-            following = cutlass.min(step + 1, iterations - 1)
-            turns.await_full(w.q_full, following, stages_q)
-            rNext = accumulator(w.to_s)
-            issue(w.to_s, rNext, 0, following % stages_q, add=False)
-            finish(1)
-            turns.arrive_empty(w.do_empty, step, stages)
-            issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), stage_q)
-            turns.await_ds(group, stage)
-            rdQ = accumulator(w.to_dq)
-            issue(w.to_dq, rdQ, stage, 0, add=False)
-            masked, rWords = words_of_step(w, following)
-            finish(2)
-            rS.store(rNext.load())
-            make_probabilities(w, rS, rSlope, following, masked, rWords)
-            finish()
-            turns.arrive_empty(w.q_empty, step, stages_q)
-            hand_over_dq(w, rdQ)
-        before_reuse(thread)
-
-
-@cute.jit
-def words_of_step(w, step: Int32):
-    """(true where anything is masked, the words of a lane's queries) for a step whose Q is full."""
+def words_of_step(w, rWords: cute.Tensor, step: Int32):
+    """Looks up the mask of a step whose Q is full; returns whether it forbids anything."""
     block = block_at(w.storage.sEntries, step // w.tiling.steps)
     masked = is_masked(w, block)
-    return masked, prefetch_words(w, block, step % w.tiling.steps, masked)
-
-
-@cute.jit
-def make_probabilities(w, rS: cute.Tensor, rSlope, step: Int32, masked, rWords: cute.Tensor) -> None:
-    """S of a step becomes P."""
-    scores_to_probabilities(w, rS, rSlope, step % w.tiling.stages_q)
-    for _ in cutlass.range(branch(masked)):
-        masking.apply_words(rows_columns(rS), find_kept(w, rWords))
+    prefetch_words(w, rWords, block, step % w.tiling.steps, masked)
+    return masked
 
 
 @cute.jit

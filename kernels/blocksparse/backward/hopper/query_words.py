@@ -27,15 +27,13 @@ class LaneQueries:
 
 
 @cute.jit
-def prefetch_words(w, block: Block, step: Int32, masked) -> cute.Tensor:
-    """For each of a lane's queries the bits of its warp's keys; not set where nothing is masked."""
-    rWords = cute.make_rmem_tensor(w.tiling.step_m // 32, Uint32)
+def prefetch_words(w, rWords: cute.Tensor, block: Block, step: Int32, masked) -> None:
+    """For each of a lane's queries the bits of its warp's keys; 0 where nothing is masked."""
     rWords.fill(Uint32(0))
     for _ in cutlass.range(branch(masked)):
         found = words_of(w, block, step)
         for group in cutlass.range_constexpr(w.tiling.step_m // 32):
             rWords[group] = found[group, 0] >> Uint32(w.thread // 32 % 2 * KEYS)
-    return rWords
 
 
 @cute.jit

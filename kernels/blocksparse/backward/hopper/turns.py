@@ -14,7 +14,7 @@ from enum import IntEnum
 import cutlass
 from cutlass import Int32, cute
 
-from kernels.blocksparse.backward.tiling import THREADS, WARPS, Tiling
+from kernels.blocksparse.backward.tiling import THREADS, Tiling
 from kernels.blocksparse.backward.wgmma import WARPGROUP
 
 GROUPS = THREADS // WARPGROUP
@@ -26,9 +26,9 @@ def barrier_table(tiling: Tiling) -> dict[str, tuple[int, int]]:
         "k_full": (1, 1),
         "v_full": (1, 1),
         "q_full": (tiling.stages_q, 1),
-        "q_empty": (tiling.stages_q, WARPS),
+        "q_empty": (tiling.stages_q, tiling.reading_warps),
         "do_full": (tiling.stages, 1),
-        "do_empty": (tiling.stages, WARPS),
+        "do_empty": (tiling.stages, tiling.reading_warps),
     }
 
 

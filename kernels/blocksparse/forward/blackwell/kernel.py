@@ -5,10 +5,10 @@
 Signature, order of tiles and a row's numbers are Forward's. One CTA per tile of 128 queries.
 
 NOTE [warps] Warps 0 to 3 have a thread for each query: they allocate tensor memory, make probabilities of scores,
-rescale O, and write it. Two more load by TMA: Q and K, and V, NOTE [whole tiles] of tma_loads.py. Without TMA the
-softmax warps load Q, and a pair of warps for each stage K and V: NOTE [buffers] of forward/loads.py, with
-`tcgen05.commit` for the arrival that empties a buffer. One more warp issues the products. How they take turns in
-tensor memory: NOTE [turns] of mainloop.py.
+rescale O, and write it to shared memory. Two more load by TMA: Q and K, and V, NOTE [whole tiles] of tma_loads.py; the
+last warp stores O by TMA. Without TMA the softmax warps load Q and store O, and a pair of warps for each stage loads K
+and V: NOTE [buffers] of forward/loads.py, with `tcgen05.commit` for the arrival that empties a buffer. One more warp
+issues the products. How they take turns in tensor memory: NOTE [turns] of mainloop.py.
 """
 
 import cutlass
@@ -16,13 +16,14 @@ from cutlass import Float32, Int32, Int64, cute
 from cutlass.memory import SmemAllocator
 
 from kernels.blocksparse.common import buffers as mbarriers
-from kernels.blocksparse.common import tcgen05, tma_loads
+from kernels.blocksparse.common import tcgen05, tma_loads, tma_stores
 from kernels.blocksparse.common.arguments import operand
 from kernels.blocksparse.common.buffers import Buffers
 from kernels.blocksparse.common.list_reader import BlockList, Operand, read, sequence, tile_iterator_of
 from kernels.blocksparse.common.mask_words import Mask
 from kernels.blocksparse.common.tile_loads import TileCopy
 from kernels.blocksparse.common.tma_loads import BulkOperand, TileLoads
+from kernels.blocksparse.common.tma_stores import TileStore
 from kernels.blocksparse.forward import loads
 from kernels.blocksparse.forward.blackwell import mainloop
 from kernels.blocksparse.forward.blackwell.tuning import OTHERS, SOFTMAX_WARPS, blackwell_tuning
@@ -53,17 +54,20 @@ class BlackwellForward(Forward):
         self.wait_empty = injection.pick("wait_empty", mbarriers.wait_empty)
         self.whole = injection.pick("whole", tma_loads.whole)
         self.expected_bytes = injection.pick("expected_bytes", tma_loads.expected_bytes)
+        self.whole_output = injection.pick("whole_output", tma_loads.whole)
+        self.fence_output = injection.pick("fence_output", tcgen05.fence_shared)
+        self.wait_read = injection.pick("wait_read", tma_stores.wait_read)
         self.free_columns = injection.pick("free_columns", free_columns)
 
     def operand(self, arguments, name: str) -> Operand | BulkOperand:
-        """See Forward; what is loaded by TMA with its tensor map."""
+        """See Forward; by TMA with its tensor map."""
         a, variant = arguments, self.variant
         found = operand(a, name)
-        if not self.tuning.tma or name == "o":
+        if not self.tuning.tma:
             return found
-        rows, heads = (variant.tile_m, a.heads_q) if name == "q" else (self.tuning.step, a.heads_kv)
+        rows, heads = (variant.tile_m, a.heads_q) if name in ("q", "o") else (self.tuning.step, a.heads_kv)
         shared = tcgen05.tile_layout(self.dtype, rows, variant.dim_padded, 1)
-        return tma_loads.bulk_operand(found, shared, heads, a.batch, a.dim)
+        return tma_loads.bulk_operand(found, shared, heads, a.batch, a.dim, stored=name == "o")
 
     def shared_memory(self) -> tuple[cute.Pointer, ...]:
         """Q, later O; the stages of K; the stages of V; the barriers; the address of the columns."""
@@ -73,7 +77,7 @@ class BlackwellForward(Forward):
             memory.allocate_array(self.dtype, variant.tile_m * variant.dim_padded, byte_alignment=1024),
             memory.allocate_array(self.dtype, tile, byte_alignment=1024),
             memory.allocate_array(self.dtype, tile, byte_alignment=1024),
-            memory.allocate_array(Int64, 4 * tuning.stages + 2 * tuning.buffers + 2, byte_alignment=8),
+            memory.allocate_array(Int64, 4 * tuning.stages + 2 * tuning.buffers + 3, byte_alignment=8),
             memory.allocate_array(Int32, 1, byte_alignment=4),
         )
 
@@ -83,7 +87,7 @@ class BlackwellForward(Forward):
         q: Operand | BulkOperand,
         k: Operand | BulkOperand,
         v: Operand | BulkOperand,
-        o: Operand,
+        o: Operand | BulkOperand,
         lse: cute.Pointer,
         lse_strides: tuple[Int64, Int64],
         queries: tuple[cute.Pointer, cute.Pointer],
@@ -138,7 +142,7 @@ class BlackwellForward(Forward):
                 if cutlass.const_expr(tuning.registers(variant)):
                     cute.arch.setmaxregister_increase(tuning.registers(variant))
                 rows_q = None if tuning.tma else (q.at(batch, q_row, head), q.stride_row)
-                rows_o = (o.at(batch, q_row, head), o.stride_row)
+                rows_o = None if tuning.tma else (o.at(batch, q_row, head), o.stride_row)
                 lse_row = lse + (batch * lse_strides[0] + head * lse_strides[1] + seq_q.begin + first_row)
                 self.softmax(common, thread, columns, rows_q, rows_o, lse_row, (to_tanh, to_log2))
                 if warp_index == 0:
@@ -157,9 +161,12 @@ class BlackwellForward(Forward):
                         self.load(common, index, lane, rows_k, rows_v)
                 elif warp_index == SOFTMAX_WARPS + tuning.loaders:
                     self.products(common, columns)
+                elif cutlass.const_expr(tuning.tma):
+                    self.store_bulk(common, o, (batch, head, Int32(q_row)))
 
     def barriers(self, first: cute.Pointer) -> dict:
-        """The mbarriers: of the buffers of K and V, then NOTE [turns] of mainloop.py, then that Q is there."""
+        """The mbarriers: of the buffers of K and V, then NOTE [turns] of mainloop.py, then that Q is there, and that O
+        is."""
         stages, buffers = self.tuning.stages, self.tuning.buffers
         scored = first + 4 * stages
         return {
@@ -169,6 +176,7 @@ class BlackwellForward(Forward):
             "ready": scored + buffers,
             "added": scored + 2 * buffers,
             "loaded_q": scored + 2 * buffers + 1,
+            "written_o": scored + 2 * buffers + 2,
         }
 
     @cute.jit
@@ -182,6 +190,7 @@ class BlackwellForward(Forward):
                 cute.arch.mbarrier_init(common.ready + i, SOFTMAX_WARPS)
             cute.arch.mbarrier_init(common.added, 1)
             cute.arch.mbarrier_init(common.loaded_q, 1 if tuning.tma else SOFTMAX_WARPS)
+            cute.arch.mbarrier_init(common.written_o, SOFTMAX_WARPS)
             cute.arch.mbarrier_init_fence()
         if warp_index == 0:
             cute.arch.alloc_tmem(tuning.columns(self.variant), held)
@@ -221,6 +230,13 @@ class BlackwellForward(Forward):
             loads.fill_all(common, common.buffers_v, tiles, None, Int32(0))
 
     @cute.jit
+    def store_bulk(self, common: Work, o: BulkOperand, place) -> None:
+        """The warp that stores O, whose first row is at `place`: (batch, head, row)."""
+        functions = {"whole": self.whole_output, "wait_read": self.wait_read}
+        cute.arch.mbarrier_wait(common.written_o, 0)
+        tma_stores.store(TileStore(o, place, common.sQ, common.dim, functions), common.rows_left)
+
+    @cute.jit
     def products(self, common: Work, columns: cute.Pointer) -> None:
         """The warp that issues products."""
         variant, tuning = self.variant, self.tuning
@@ -244,14 +260,14 @@ class BlackwellForward(Forward):
 
     @cute.jit
     def softmax(self, common: Work, thread, columns: cute.Pointer, q, o, lse_row, factors) -> None:
-        """A softmax warp's 32 rows of the tile. q, o: (address of the first row, stride of rows); q: None by TMA."""
+        """A softmax warp's 32 rows of the tile. q, o: (address of the first row, stride of rows); None by TMA."""
         variant, tuning = self.variant, self.tuning
         band_offset = Int32(0)
         if cutlass.const_expr(variant.mask == "band"):
             band_offset = read(common.mask.band_offset, common.place[0] * common.mask.band_stride)
-        copy = TileCopy(self.dtype, SOFTMAX_THREADS, variant.dim_padded, thread, common.dim)
-        sQ, fence_shared = common.sQ[None, None, 0], self.fence_shared
+        sQ, fence_shared, fence_output = common.sQ[None, None, 0], self.fence_shared, self.fence_output
         if cutlass.const_expr(not tuning.tma):
+            copy = TileCopy(self.dtype, SOFTMAX_THREADS, variant.dim_padded, thread, common.dim)
             copy.load(q[0], q[1], common.rows_left, sQ)
             cute.arch.cp_async_commit_group()
             cute.arch.cp_async_wait_group(0)
@@ -288,8 +304,12 @@ class BlackwellForward(Forward):
             cute.arch.mbarrier_wait(common.loaded_q, 0)
         self.meet()
         self.write_row(w, sQ, lse_row)
+        if cutlass.const_expr(tuning.tma):
+            fence_output()
+            mainloop.arrive(common.written_o)
         self.meet()
-        copy.store(sQ, o[0], o[1], common.rows_left)
+        if cutlass.const_expr(not tuning.tma):
+            copy.store(sQ, o[0], o[1], common.rows_left)
 
     @cute.jit
     def write_row(self, w: Work, sO: cute.Tensor, lse_row) -> None:

@@ -28,7 +28,8 @@ class BlackwellTuning:
     stages    tiles of K and of V in shared memory, 1 or 2
     buffers   tiles of scores in tensor memory, 1 or 2: with two the next ones are computed during a softmax
     ctas      of an SM, 1 or 2: NOTE [two CTAs]
-    tma       1: Q, K and V are loaded by TMA, NOTE [whole tiles] of tma_loads.py; 0: by cp.async
+    tma       1: Q, K and V are loaded and O is stored by TMA, NOTE [whole tiles] of tma_loads.py; 0: loads by cp.async,
+              and O by all softmax threads
     """
 
     step: int
@@ -43,9 +44,9 @@ class BlackwellTuning:
         return 2 if self.tma else 2 * self.stages
 
     def threads(self, variant: Variant) -> int:
-        """Threads of a CTA: those of the softmax, those that load, a warp that issues the products, and what makes them
-        whole warpgroups, as setmaxnreg needs them."""
-        warps = SOFTMAX_WARPS + self.loaders + 1
+        """Threads of a CTA: those of the softmax, those that load, a warp that issues the products, by TMA one that
+        stores O, and what makes them whole warpgroups, as setmaxnreg needs them."""
+        warps = SOFTMAX_WARPS + self.loaders + 1 + self.tma
         return 32 * (-(-warps // 4) * 4)
 
     def registers(self, variant: Variant) -> int:

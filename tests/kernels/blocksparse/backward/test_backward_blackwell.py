@@ -25,6 +25,7 @@ from kernels.blocksparse.backward.blackwell.tuning import blackwell_backward_tun
 from kernels.blocksparse.compile.build import build
 from kernels.blocksparse.compile.supported import fits
 from kernels.blocksparse.launch.backward import backward_variants
+from kernels.blocksparse.launch.forward import for_operands
 from kernels.blocksparse.lists.builder import dense
 from kernels.blocksparse.spec.signature import ordered
 from kernels.blocksparse.spec.sm100 import COLUMNS
@@ -53,9 +54,10 @@ def loaded(of, injection=NO_INJECTION):
     return Emulator(strict=False, checks=ALL_CHECKS).load(compiled)
 
 
-def run(spec: Spec, injection=NO_INJECTION, **emulated):
-    """(problem, gradients, reports). Where adds are not ordered, their order is no finding."""
+def run(spec: Spec, injection=NO_INJECTION, prepare=lambda problem: None, **emulated):
+    """(problem, gradients, reports). Where adds are not ordered, their order is no finding. prepare: changes operands."""
     problem = make(replace(spec, products="tcgen05", tile_m=128, tile_n=128))
+    prepare(problem)
     checks = ALL_CHECKS if spec.deterministic else ALL_CHECKS - {"unordered_adds"}
     emulator = Emulator(strict=False, checks=checks, **{"resident_ctas": 2, **emulated})
     reports = []
@@ -76,17 +78,28 @@ def check(spec: Spec, **emulated):
     return out
 
 
-@pytest.mark.parametrize("dim", [64, 128])
-def test_products_are_of_tensor_memory(dim):
-    ptx = ptx_of(variant(dim), ARCH)
+@pytest.mark.parametrize(("dim", "tma", "bulk_dq"), covering([64, 128], [0, 1], [0, 1]))
+def test_products_are_of_tensor_memory_and_copies_as_the_tuning_says(dim, tma, bulk_dq):
+    ptx = ptx_of(variant(dim).with_tuning(tma=tma, bulk_dq=bulk_dq), ARCH)
     for form in (
         *("tcgen05.mma.cta_group::1.kind::f16", "tcgen05.ld.sync.aligned.32x32b", "tcgen05.st.sync.aligned.32x32b"),
         *("tcgen05.wait::ld", "tcgen05.wait::st", "tcgen05.fence::after_thread_sync", "tcgen05.commit"),
-        *("cp.async.cg.shared.global", "fence.proxy.async", "red.relaxed.gpu.global.add.v4.f32"),
+        *("cp.async.cg.shared.global", "fence.proxy.async"),
     ):
         assert form in ptx
-    for form in ("mma.sync", "ldmatrix", "wgmma", "cp.async.bulk"):
+    for form in ("mma.sync", "ldmatrix", "wgmma"):
         assert form not in ptx
+    # K, V, a stage of Q and dO, 128 bytes of each row; LSE and delta
+    assert ptx.count("cp.async.bulk.tensor.4d.shared::cta.global") == tma * 4 * dim // 64
+    assert ptx.count("cp.async.bulk.shared::cluster.global") == tma * 2
+    assert ptx.count("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32") == bulk_dq * dim // 16
+    assert ("red.relaxed.gpu.global.add.v4.f32" in ptx) == (not bulk_dq)
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_ordered_adds_are_bulk_reductions_by_default(dim, deterministic):
+    assert blackwell_backward_tuning(variant(dim, deterministic=deterministic)).bulk_dq == deterministic
 
 
 @pytest.mark.parametrize("mask", daily(MASKS, ["bits"]))
@@ -104,7 +117,11 @@ def test_only_blackwell_has_it(arch):
 
 
 @pytest.mark.parametrize(
-    "fields", [{"tile_m": 64}, {"tile_n": 64}, {"dim_padded": 96}, {"dim_padded": 32}, {"tuning": (("step_m", 64),)}]
+    "fields",
+    [
+        *({"tile_m": 64}, {"tile_n": 64}, {"dim_padded": 96}, {"dim_padded": 32}),
+        *({"tuning": (("step_m", 64),)}, {"tuning": (("tma", 2),)}, {"tuning": (("bulk_dq", -1),)}),
+    ],
 )
 def test_other_tiles_dims_and_tunings_are_refused(fields):
     small = variant(**fields)
@@ -152,6 +169,40 @@ FEATURES = {
 @pytest.mark.parametrize("name", FEATURES)
 def test_features_of_the_portable_kernel(name):
     check(FEATURES[name], warp_schedule="random", seed=len(name))
+
+
+@pytest.mark.parametrize(("tma", "bulk_dq", "deterministic", "dim"), covering([0, 1], [0, 1], [True, False], [64, 128]))
+def test_every_tuning_computes_the_same(tma, bulk_dq, deterministic, dim):
+    tuning = (("bulk_dq", bulk_dq), ("tma", tma))
+    spec = Spec((270,), (260,), 1, 1, dim=dim, mask="causal", deterministic=deterministic, tuning=tuning)
+    check(spec, warp_schedule="random", seed=dim + tma)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_rows_after_a_sequence_may_hold_anything(packed):
+    """In a packed layout they are the next sequence's rows. The first sequence's tiles end at 140 and 200 rows."""
+    spec = Spec((140, 128), (200, 130), 1, 1, packed=packed, deterministic=True)
+
+    def spoil(problem):
+        for name, length in (("q", 140), ("do", 140), ("k", 200), ("v", 200)):
+            x = problem.operands[name]
+            (x if packed else x[0])[length:] = torch.nan
+
+    _, out, _ = run(spec)
+    _, again, reports = run(spec, prepare=spoil)
+    assert [(r.status, r.findings) for r in reports] == [("finished", [])] * len(reports), "\n".join(map(str, reports))
+    for name, length in (("dq", 140), ("dk", 200), ("dv", 200)):
+        first = [x[name][:length] if packed else x[name][0, :length] for x in (out, again)]
+        assert torch.equal(*first), name
+
+
+def test_strides_that_a_tensor_map_cannot_have_are_loaded_without_one():
+    of = variant()
+    near = torch.empty_strided((2, 10, 1, 64), (640, 64, 64, 1), dtype=torch.bfloat16, device="meta")
+    far = torch.empty_strided((2, 10, 1, 64), (1 << 39, 64, 64, 1), dtype=torch.bfloat16, device="meta")
+    assert for_operands(of, near, near, near, near) == of
+    for which in range(4):
+        assert for_operands(of, *[far if i == which else near for i in range(4)]) == of.with_tuning(tma=0)
 
 
 def daily_and_nightly(cases):

@@ -48,7 +48,8 @@ def test_values_arrive_in_order_and_whole(kind):
     given = {DATA: 2**47 + 16, "int32": -7, "int64": -(2**40), "float32": 0.15625}
     values = [given.get(type_, 2**46 + 4 * i) for i, (_, type_) in enumerate(signature)] + [2**45]
     compiled = Compiled([type_ for _, type_ in signature] + ["stream"])
-    runtime.Function(compiled, Variant(kind, "bfloat16", 64))(*values)
+    products = "wgmma" if kind == "dq" else "mma"
+    runtime.Function(compiled, Variant(kind, "bfloat16", 64, products=products))(*values)
     assert compiled.calls == [values]
 
 

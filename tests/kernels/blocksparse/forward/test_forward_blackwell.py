@@ -67,7 +67,7 @@ def check(of, **emulated):
 
 @pytest.mark.parametrize("dim", [32, 96, 128])
 @pytest.mark.parametrize("tma", [0, 1])
-def test_products_are_of_tensor_memory_and_loads_by_tma_or_portable(dim, tma):
+def test_products_are_of_tensor_memory_and_tiles_by_tma_or_portable(dim, tma):
     ptx = ptx_of(variant(dim, tile_n=64).with_tuning(tma=tma), ARCH)
     for form in (
         *("tcgen05.mma.cta_group::1.kind::f16", "tcgen05.ld.sync.aligned.32x32b", "tcgen05.st.sync.aligned.32x32b"),
@@ -75,8 +75,11 @@ def test_products_are_of_tensor_memory_and_loads_by_tma_or_portable(dim, tma):
         *("cp.async.cg.shared.global", "mbarrier.try_wait.parity", "fence.proxy.async"),
     ):
         assert form in ptx
-    for form in ("cp.async.bulk.tensor.4d", "mbarrier.arrive.expect_tx"):
+    for form in ("mbarrier.arrive.expect_tx", "cp.async.bulk.wait_group.read"):
         assert (form in ptx) == bool(tma)
+    pieces = tma * (2 if dim == 128 else dim // 32)  # of a row: the spans of a swizzle, 64 or 32 columns
+    assert ptx.count("cp.async.bulk.tensor.4d.shared::cta.global") == 3 * pieces
+    assert ptx.count("cp.async.bulk.tensor.4d.global.shared::cta") == pieces
     for form in ("mma.sync", "ldmatrix", "wgmma", "cp.async.bulk.global", "clusterlaunchcontrol"):
         assert form not in ptx
 
@@ -208,11 +211,34 @@ def test_rows_after_a_sequence_may_hold_anything(packed, value):
     assert torch.equal(o[:rows], was_o[:rows]) and torch.equal(lse, was_lse)
 
 
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("tma", [0, 1])
+def test_rows_after_a_sequence_are_not_written(packed, tma):
+    """Of a padded layout those up to the longest sequence, which no sequence has; of a packed one what lies before and
+    after all sequences. The first sequence ends within a tile, the second one with a tile."""
+    p = problem(case((140, 256), (70, 70), 2, 1, packed=packed, dim=40, tuning=(("tma", tma),)), DEVICE)
+    shape = p.o.shape
+    around = torch.full((shape[0] + 2, *shape[1:]) if packed else (shape[0], shape[1] + 2, *shape[2:]), torch.nan)
+    around = torch.nn.functional.pad(around, (0, 24), value=torch.nan).to(p.o)
+    inner = around[1:-1, ..., :40] if packed else around[:, 1:-1, ..., :40]
+    p = replace(p, o=inner)
+    report = run(p)
+    assert report is None or report.ok, str(report)
+    assert max(errors(p)) <= 1, errors(p)
+    written = torch.zeros_like(around, dtype=torch.bool)
+    own = written[1:-1, ..., :40] if packed else written[:, 1:-1, ..., :40]
+    if packed:
+        own[:] = True
+    else:
+        own[0, :140], own[1] = True, True
+    assert torch.equal(around.isnan(), ~written)
+
+
 @pytest.mark.parametrize(("layout", "dim"), [((0, 2, 1, 3), 64), ((1, 0, 2, 3), 40), ((2, 1, 0, 3), 128)])
 def test_tensor_maps_of_any_strides(layout, dim):
-    """The dims of q, k and v lie in memory in another order, some of them further apart than they need."""
+    """The dims of q, k, v and o lie in memory in another order, some of them further apart than they need."""
     p = problem(case((140, 128), (128, 300), 2, 1, dim=dim, mask="tokens"), DEVICE)
-    for name in ("q", "k", "v"):
+    for name in ("q", "k", "v", "o"):
         x = getattr(p, name)
         inverse = [layout.index(i) for i in range(4)]
         moved = torch.nn.functional.pad(x.permute(layout), (0, 8, 0, 1))[..., :-1, : x.shape[-1]].permute(inverse)
@@ -235,11 +261,12 @@ def test_strides_that_a_tensor_map_cannot_have_are_loaded_without_one():
     q = torch.empty_strided((2, 10, 1, 64), (640, 64, 64, 1), dtype=torch.bfloat16, device="meta")
     far = torch.empty_strided((2, 10, 1, 64), (1 << 39, 64, 64, 1), dtype=torch.bfloat16, device="meta")
     near = torch.empty_strided((2, 10, 1, 64), ((1 << 39) - 8, 64, 64, 1), dtype=torch.bfloat16, device="meta")
-    assert for_operands(of, q, near, near) == of
-    for operands in ((far, q, q), (q, far, q), (q, q, far)):
+    assert for_operands(of, q, near, near, near) == of
+    for which in range(4):
+        operands = [far if i == which else q for i in range(4)]
         assert for_operands(of, *operands) == of.with_tuning(tma=0)
     portable = replace(of, products="mma")
-    assert for_operands(portable, far, far, far) == portable
+    assert for_operands(portable, far, far, far, far) == portable
 
 
 @pytest.mark.parametrize("schedule", ["in_order", "oldest_last", "greedy"])

@@ -12,6 +12,8 @@ from kernels.blocksparse.planner.group_split import (
     SLOTS,
     choose_group_split,
     scattered_group_split,
+    separate_group_split,
+    separate_traffic,
     unit_bytes,
 )
 
@@ -76,3 +78,25 @@ def test_heads_of_scattered_tiles_share_a_unit_while_they_fit_the_l2_cache(deter
 
 def test_scattered_tiles_of_nothing_have_one_unit():
     assert scattered_group_split(1, 4, 2, 0, 64, 0, 0, True) == choose_group_split(1, 4, 2, 0, 0, True)
+
+
+@pytest.mark.parametrize("heads", [(64, 4), (32, 8), (6, 2), (2, 2)])
+@pytest.mark.parametrize("rows", [1, 4096, 32768, 65536, 131072, 1 << 20])
+def test_units_of_a_separate_dq_cause_the_least_traffic_of_those_that_fill_the_device(heads, rows):
+    group, blocks = heads[0] // heads[1], (-(-rows // 128), -(-rows // 64))
+    least = choose_group_split(1, *heads, *blocks, False)
+    split = separate_group_split(1, *heads, rows, 128, *blocks, 16)
+    others = [p for p in range(least, group + 1) if group % p == 0]
+    assert split in others
+    traffic = {p: separate_traffic(1, *heads, rows, 128, 16, p) for p in others}
+    assert all(traffic[split] <= traffic[p] for p in others)
+
+
+def test_units_whose_rows_are_in_the_cache_or_can_never_be_are_not_split_for_it():
+    """Sums cost more than they bring."""
+    for rows in (32768, 1 << 21):
+        assert separate_group_split(1, 32, 8, rows, 128, rows // 128, rows // 64, 16) == 1
+
+
+def test_a_separate_dq_of_nothing_has_one_unit():
+    assert separate_group_split(1, 4, 2, 0, 64, 0, 0, 0) == 1

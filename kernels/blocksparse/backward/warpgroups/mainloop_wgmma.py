@@ -27,7 +27,6 @@ from cutlass import Float32, Int32, Int64, cute
 
 from kernels.blocksparse.backward import masking, softmax_gradient
 from kernels.blocksparse.backward.gemms import share
-from kernels.blocksparse.backward.hopper.semaphore_warps import announce_block, await_wait_warp, notify_release_warp
 from kernels.blocksparse.backward.mainloop_mma import (
     add_fragment,
     end,
@@ -43,6 +42,7 @@ from kernels.blocksparse.backward.mainloop_mma import (
 )
 from kernels.blocksparse.backward.mma import accumulator
 from kernels.blocksparse.backward.tile_iterator import block_at
+from kernels.blocksparse.backward.warpgroups.semaphore_warps import announce_block, await_wait_warp, notify_release_warp
 from kernels.blocksparse.backward.wgmma import finish, issue, publish
 from kernels.blocksparse.common.layouts import rows_columns
 
