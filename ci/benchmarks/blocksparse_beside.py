@@ -44,6 +44,7 @@ from kernels.blocksparse.api import block_sparse_attention  # noqa: E402
 from kernels.blocksparse.launch.backward import in_step  # noqa: E402
 from kernels.blocksparse.lists.types import BlockSparse  # noqa: E402
 from kernels.blocksparse.planner.planner import least_blocking  # noqa: E402
+from kernels.blocksparse.spec.variant import WIDEST_DIM  # noqa: E402
 
 Call = Callable[[], Any]
 
@@ -95,7 +96,7 @@ class Problem:
 def measure(entry: Entry, lock: Path) -> dict[str, Any]:
     """One row: times, rates and differences."""
     cuda = entry.device == "cuda"
-    problem = Problem(entry, blocks_of(entry), *operands(entry))
+    problem = Problem(entry, blocks_of(entry, wide=entry.dim <= WIDEST_DIM), *operands(entry))
     ways = ours(problem)
     errors: dict[str, str] = {}
     if cuda:

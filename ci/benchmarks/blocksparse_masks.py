@@ -75,16 +75,18 @@ def random_grid(entry: Entry) -> Tensor:
     return (grid | torch.eye(n, dtype=torch.bool)).to(place(entry))
 
 
-def blocks_of(entry: Entry, tile_m: int | None = None, tile_n: int | None = None) -> BlockSparse:
-    """The block lists, with backward lists under the default schedule; tiles of 192 queries have none."""
+def blocks_of(entry: Entry, tile_m: int | None = None, tile_n: int | None = None, wide: bool = False) -> BlockSparse:
+    """The block lists, with backward lists under the default schedule; tiles of 192 queries have none. wide: those
+    beside the others, for masks whose builder makes them."""
     where = place(entry)
     size: Any = [entry.tokens] * entry.batch if entry.batch > 1 else entry.tokens
     tiles: dict[str, Any] = {"tile_m": tile_m or entry.tile, "tile_n": tile_n or entry.tile}
     tiles["backward"] = tiles["tile_m"] != WIDE
     if entry.mask == "full":
-        return dense(size, size, device=where, **tiles)
+        return dense(size, size, device=where, wide=wide, **tiles)
     if entry.mask in ("causal", "window"):
-        return band(size, size, left=None if entry.mask == "causal" else WINDOW - 1, right=0, device=where, **tiles)
+        left = None if entry.mask == "causal" else WINDOW - 1
+        return band(size, size, left=left, right=0, device=where, wide=wide, **tiles)
     if entry.mask == "documents":
         return documents(cuts(entry), size, size, device=where, **tiles)
     return from_grid(random_grid(entry).expand(entry.batch, 1, -1, -1), size, size, **tiles)

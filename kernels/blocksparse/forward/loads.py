@@ -2,16 +2,17 @@
 # mypy: ignore-errors
 """The shared buffers of K and V, and the warps that fill them.
 
-NOTE [buffers] There are `stages` buffers of K and as many of V, and for each a loading warp that owns it: it waits
-until the buffer is empty, copies its step's rows with cp.async, waits for them, fences them for the products, which
-read through another path (the async proxy), and says full. Buffers so fill independently of each other, as many loads
-on their way as there are buffers. `full` counts one arrival, `empty` one of each multiplying warp. Step s, counted over
-all tiles of the CTA, uses stage s % stages, for the (s // stages)-th time: that is also the number of the phase of
-`full` that it waits for, by parity. With K comes where its keys begin and where its mask's words lie: what the
-multiplying warps would have to read from the lists else, and wait for, as it decides what they do.
+NOTE [buffers] There are `stages` buffers of K and as many of V. By TMA one warp fills those of K and another one those
+of V: it waits until the next buffer is empty and issues its copy (NOTE [whole tiles] of common/tma_loads.py). By
+cp.async each buffer has a loading warp that owns it: it waits until the buffer is empty, copies its step's rows, waits
+for them, fences them for the products, which read through another path (the async proxy), and says full. Either way as
+many loads are on their way as there are buffers. `full` counts one arrival, `empty` one of each multiplying warp. Steps
+are counted over all tiles of the CTA (common/buffers.py). With K comes where its keys begin and where its mask's words
+lie: what the multiplying warps would have to read from the lists else, and wait for, as it decides what they do.
 
-The rows of Q that a multiplying warpgroup works on have buffers of their own, by tiles for steps, and warps that load V
-fill them before V: of the next tile, as that is when they have nothing else to do.
+The rows of Q that a multiplying warpgroup works on have buffers of their own, by tiles for steps. By TMA a warp of its
+own fills them; by cp.async warps that load V do so before V: of the next tile, as that is when they have nothing else
+to do.
 """
 
 import cutlass

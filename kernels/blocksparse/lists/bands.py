@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -17,6 +20,7 @@ from kernels.blocksparse.lists.builder import (
 )
 from kernels.blocksparse.lists.schedule import DESCENDING, Schedule
 from kernels.blocksparse.lists.types import OPEN, Band, BlockLists, BlockSparse
+from kernels.blocksparse.spec.variant import WIDE
 
 
 def causal(lengths_q: LengthsLike, lengths_k: LengthsLike, *, align: Align = "top_left", **options) -> BlockSparse:
@@ -43,6 +47,7 @@ def band(
     device: torch.device | str | None = None,
     capacity: tuple[int, int] | None = None,
     longest: tuple[int, int] | None = None,
+    wide: bool = False,
 ) -> BlockSparse:
     """Query q sees keys k with -left <= k - (q + offset) <= right; None leaves a side open.
 
@@ -54,7 +59,11 @@ def band(
     backward  also make backward lists and ranks
     capacity  (partial, full) elements of the index tensors, and longest (queries, keys): with both the device is asked
               nothing, see build.py
+    wide      also make lists of tiles of 192 queries, which Hopper's forward kernel takes up to head dim 64; not with a
+              capacity
     """
+    if wide and capacity is not None:
+        raise ValueError("wide: needs capacity None, as lists of wide tiles have other sizes")
     if align not in ("top_left", "bottom_right"):
         raise ValueError(f"align: needs 'top_left' or 'bottom_right', got {align!r}")
     left, right = (OPEN if side is None else side for side in (left, right))
@@ -72,7 +81,12 @@ def band(
         ),
         list_of_ranges(full[0][:, None, :, None], full[1][:, None, :, None], capacity and capacity[1]),
     )
-    return finished(lists, Band(left, right, offset.to(torch.int32)), shape, schedule, backward)
+    blocks = finished(lists, Band(left, right, offset.to(torch.int32)), shape, schedule, backward)
+    if not wide:
+        return blocks
+    options: Any = {"align": align, "tile_n": tile_n, "device": device, "longest": longest}
+    beside = band(lengths_q, lengths_k, left=left, right=right, tile_m=WIDE, backward=False, **options)
+    return replace(blocks, wide=beside)
 
 
 def band_ranges(

@@ -7,7 +7,7 @@ never synchronises, and a capacity that is too small is an asynchronous device a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Literal
 
@@ -131,14 +131,19 @@ def dense(
     schedule: Schedule = ASCENDING,
     backward: bool = True,
     device: torch.device | str | None = None,
+    wide: bool = False,
 ) -> BlockSparse:
-    """Lists for queries that see every key of their sequence: all blocks are full."""
+    """Lists for queries that see every key of their sequence: all blocks are full. wide: also of tiles of 192 queries,
+    which Hopper's forward kernel takes up to head dim 64."""
     shape = shape_of(lengths_q, lengths_k, tile_m, tile_n, device)
     stop = torch.where(tile_starts(shape) < shape.len_q[:, None], ceil_div(shape.len_k, tile_n)[:, None], 0)
     stop = stop[:, None, :, None]
     full = list_of_ranges(torch.zeros_like(stop), stop)
     nothing = BlockList.empty(shape.batch, 1, shape.m_blocks, full.index.device)
-    return finished(BlockLists(nothing, full), None, shape, schedule, backward)
+    blocks = finished(BlockLists(nothing, full), None, shape, schedule, backward)
+    if not wide:
+        return blocks
+    return replace(blocks, wide=dense(lengths_q, lengths_k, tile_m=WIDE, tile_n=tile_n, backward=False, device=device))
 
 
 def tile_starts(shape: Shape) -> Tensor:

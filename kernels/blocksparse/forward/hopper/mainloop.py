@@ -4,8 +4,12 @@
 
 The scores of step s and the product of step s - 1 with V are issued together; the second runs while the first are
 masked and their maxima found. The assembler moves the wait for it before the exponentials, during which the other
-warpgroup's products run: so the two alternate. Products of its own during a warpgroup's exponentials were slower, and
-so was the same wait written there (docs/performance/log.md).
+warpgroups' products run. Products of its own during a warpgroup's exponentials were slower, and so was the same wait
+written there (docs/performance/log.md).
+
+NOTE [turns] With `turns` a warpgroup issues the products of a step when the one before has issued its own: each waits
+at a named barrier of its own, at which the one before arrives. The last one arrives at the first one's once at the
+start. All warpgroups of a CTA have the same number of steps. The last product of a tile is issued without a turn.
 """
 
 import cutlass

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-from kernels.blocksparse.spec.variant import Variant
+from kernels.blocksparse.spec.variant import WIDE, Variant
 
 WARPGROUP = 128  # threads
 ROWS = 64  # of a tile that one warpgroup multiplies
@@ -74,6 +74,7 @@ def hopper_tuning(variant: Variant) -> HopperTuning:
         "tiles": 1 if large else 2,
         "ctas": 1,
         "tma": 1,
+        "rescale": int(variant.tile_m == WIDE),
     }
     overrides = dict(variant.tuning)
     names = [field.name for field in fields(HopperTuning)]

@@ -147,7 +147,7 @@ def test_random_problems_by_tma_and_in_turns_are_right(seed):
 @pytest.mark.parametrize(
     ("tma", "turns", "late", "rescale", "words", "stages", "tiles", "step"),
     [
-        *covering([0, 1], [0, 1], [0, 1, 3, 5], [0, 1], [0, 1], [1, 2], [1, 2], [32, 64, 128]),
+        *covering([0, 1], [0, 1], [0, 1, 3, 5], [0, 1], [0, 1], [1, 2], [1, 2], [32, 64, 128], strength=2),
         *((1, 1, 2, 1, 0, 4, 1, 64), (1, 0, 4, 0, 1, 3, 2, 128)),
     ],
 )

@@ -331,3 +331,25 @@ def test_lists_that_travel_at_once_arrive_as_they_were() -> None:
     for one, other in zip(lists.tensors(), moved.tensors(), strict=True):
         assert one.dtype == other.dtype and torch.equal(one, other) and other.is_contiguous()
         assert one.data_ptr() != other.data_ptr()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **o: band((300, 70), (200, 90), left=50, right=3, align="bottom_right", **o),
+        lambda **o: dense(300, 200, **o),
+    ],
+)
+def test_lists_of_wide_tiles_beside_the_others(make):
+    both, alone = make(wide=True), make(tile_m=192, backward=False)
+    assert both.wide.tile_m == 192 and both.wide.backward is None and both.tile_m == 128
+    for one, other in zip(both.wide.tensors(), alone.tensors(), strict=True):
+        assert torch.equal(one, other)
+    moved = both.to("cpu").wide
+    assert [x.shape for x in moved.tensors()] == [x.shape for x in alone.tensors()]
+    assert make().wide is None
+
+
+def test_lists_of_wide_tiles_have_no_capacity_given():
+    with pytest.raises(ValueError, match=r"^wide: needs capacity None"):
+        band(300, 300, left=None, right=0, capacity=(20, 20), longest=(300, 300), wide=True)
