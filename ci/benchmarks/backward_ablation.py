@@ -11,10 +11,15 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import shutil
+import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -28,46 +33,83 @@ from blocksparse_masks import TILE, Entry  # noqa: E402
 from kernels.blocksparse.compile import runtime  # noqa: E402
 from kernels.blocksparse.spec.variant import Variant  # noqa: E402
 
-TUNING = {128: (("transposed", 1),), 64: (("transposed", 1),)}
-PARTS = ("", "exp", "bulk", "hand", "load", "share", "exp hand", "exp hand load share")
+TUNING = {128: (("transposed", 3),), 64: (("transposed", 3),)}
+PARTS = ("", "exp", "bulk", "hand", "load", "share", "exp hand load share")
 
 
-def without(parts: str) -> None:
-    """Replaces parts of the kernel by nothing, in this process."""
+@contextmanager
+def without(parts: str) -> Iterator[None]:
+    """Parts of the kernel are nothing, in this process."""
     from cutlass import cute
 
     from kernels.blocksparse.backward import softmax_gradient
     from kernels.blocksparse.backward.hopper import dq_warp, loads, mainloop_transposed
 
-    if "exp" in parts:
-        softmax_gradient.exp2 = lambda values: values
-    if "bulk" in parts:
-        dq_warp.add_run = lambda *arguments: None
-    if "hand" in parts:
-        mainloop_transposed.hand_over_dq = lambda w, values: None
-        dq_warp.add_dq_of_steps = lambda w: None
-    if "share" in parts:
-        mainloop_transposed.share_rounded = lambda *arguments: None
-    if "load" in parts:
-        original = loads.load_step
+    original = loads.load_step
 
-        @cute.jit
-        def first_steps(w, operand, statistic, block, step, sX, sValues, full):
-            if step < 4:
-                original(w, operand, statistic, block, step, sX, sValues, full)
-            elif cute.arch.lane_idx() == 0:
-                cute.arch.mbarrier_arrive(full + step % cute.size(sX, mode=[2]))
+    @cute.jit
+    def first_steps(w, operand, statistic, block, step, sX, sValues, full):
+        if step < 4:
+            original(w, operand, statistic, block, step, sX, sValues, full)
+        elif cute.arch.lane_idx() == 0:
+            cute.arch.mbarrier_arrive(full + step % cute.size(sX, mode=[2]))
 
-        loads.load_step = first_steps
+    replaced = {
+        "exp": [(softmax_gradient, "exp2", lambda values: values)],
+        "bulk": [(dq_warp, "add_run", lambda *arguments: None)],
+        "hand": [
+            (mainloop_transposed, "hand_over_dq", lambda w, values: None),
+            (dq_warp, "add_dq_of_steps", lambda w: None),
+        ],
+        "load": [(loads, "load_step", first_steps)],
+        "share": [(mainloop_transposed, "share_rounded", lambda *arguments: None)],
+    }
+    kept = []
+    for part in parts.split():
+        for module, name, other in replaced[part]:
+            kept.append((module, name, getattr(module, name)))
+            setattr(module, name, other)
+    try:
+        yield
+    finally:
+        for module, name, before in kept:
+            setattr(module, name, before)
 
 
 def build(folder: str, arch: str, variant: Variant, parts: str) -> None:
     """Compiles in a process of its own."""
     from kernels.blocksparse.compile.build import export
 
-    if variant.kind == "backward":
-        without(parts)
-    export(variant, arch, Path(folder) / parts.replace(" ", "_"))
+    with without(parts):
+        export(variant, arch, Path(folder) / parts.replace(" ", "_"))
+
+
+class Clocks(threading.Thread):
+    """What nvidia-smi says of the clock (MHz) and the power (W) until `stop`."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.ended, self.said = threading.Event(), []
+
+    def run(self) -> None:
+        query = ["nvidia-smi", "-i", "0", "--query-gpu=clocks.sm,power.draw", "--format=csv,noheader,nounits"]
+        while not self.ended.is_set():
+            with suppress(Exception):
+                said = subprocess.run(query, capture_output=True, text=True, timeout=5, check=False).stdout
+                self.said.append(tuple(float(x) for x in said.split(",")))
+
+
+def measured(problem: Problem, launches) -> tuple[float, str]:
+    """(milliseconds of the main kernel, clock and power while it runs for a second)."""
+    run(problem, launches)
+    clocks, times, began = Clocks(), [], time.monotonic()
+    clocks.start()
+    while time.monotonic() - began < 0.8:
+        times += [run(problem, launches)[1] for _ in range(20)]
+    clocks.ended.set()
+    clocks.join()
+    said = sorted(clocks.said)
+    return sorted(times)[len(times) // 2], str(said[len(said) // 2]) if said else "?"
 
 
 def main() -> int:
@@ -81,18 +123,23 @@ def main() -> int:
         arch, jobs = runtime.arch_of(torch.device("cuda", 0)), []
         for dim, tuning in TUNING.items():
             for parts in PARTS:
-                jobs.append((Variant("forward", "bfloat16", dim, TILE, TILE), parts))
-                jobs.append((Variant("preprocess", "bfloat16", dim, tile_m=TILE), parts))
-                for kind in ("backward", "postprocess"):
-                    jobs.append((Variant(kind, "bfloat16", dim, TILE, TILE, products="wgmma", tuning=tuning), parts))
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(os.cpu_count(), context, max_tasks_per_child=1) as pool:
+                jobs.append((Variant("backward", "bfloat16", dim, TILE, TILE, products="wgmma", tuning=tuning), parts))
+            jobs += [
+                (Variant("forward", "bfloat16", dim, TILE, TILE), ""),
+                (Variant("preprocess", "bfloat16", dim), ""),
+            ]
+            jobs.append((Variant("postprocess", "bfloat16", dim, TILE, TILE, products="wgmma", tuning=tuning), ""))
+        with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
             for job in [pool.submit(build, folder, arch, variant, parts) for variant, parts in jobs]:
                 job.result()
+        for parts in filter(None, PARTS):  # the kernels around it are the same
+            for file in Path(folder).glob("*.o"):
+                if not file.name.startswith("backward"):
+                    shutil.copy(file, Path(folder) / parts.replace(" ", "_"))
         print(f"built in {time.monotonic() - began:.0f} s", flush=True)
         for dim, tuning in TUNING.items():
             for parts in PARTS:
-                if time.monotonic() - began > options.seconds:
+                if time.monotonic() - began > options.seconds:  # of compiling and measuring
                     print("left out:", dim, parts)
                     continue
                 with runtime.use_source(runtime.artifact_source(Path(folder) / parts.replace(" ", "_"))):

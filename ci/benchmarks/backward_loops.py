@@ -46,12 +46,9 @@ Tuning = tuple[tuple[str, int], ...]
 def ways(dim: int, all_orders: bool) -> dict[str, Tuning]:
     """Main loops by name; the first one is what the others' gradients are compared with."""
     if not all_orders:
-        return {"straight": (("transposed", 0),), "transposed": (("transposed", 1),)}
-    orders = ({1: (2, 3), 2: (3,), 3: (2, 3), 4: (3,)}) if dim == 128 else {1: (2, 3), 3: (2, 3)}
+        return {"straight": (("transposed", 0),), "transposed": ()}
     return {"straight": (("transposed", 0),)} | {
-        f"transposed {order}, {stages} stages": (("stages_q", stages), ("transposed", order))
-        for order, some in orders.items()
-        for stages in some
+        f"transposed {order}": (("transposed", order),) for order in (1, 2, 3, 4, 5)
     }
 
 

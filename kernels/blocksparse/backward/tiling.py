@@ -77,9 +77,9 @@ class Tiling:
     release_warp: bool = False
     transposed: bool = False
     stages_q: int = 2
-    late_dk: bool = False
-    alone: bool = False
-    split: bool = False
+    scores_last: bool = False
+    staggered: bool = False
+    late_q: bool = False
 
     @property
     def threads(self) -> int:
@@ -198,8 +198,7 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
     tile_m, tile_n, dim = variant.tile_m, variant.tile_n, variant.dim_padded
     step_m = overrides.get("step_m", 128) if dim == 64 and tile_m == 128 else 64
     order = overrides.get("transposed", 1)
-    late, alone, split = order in (2, 4), order == 4, order == 3
-    stages_q = overrides.get("stages_q", 2 + late)
+    stages_q = overrides.get("stages_q", 2)
     chosen = {"transposed": order, "step_m": step_m, "stages": 2, "stages_ds": 2, "stages_q": stages_q}
     chosen |= {"wide_stores": 1}
     wrong = {name: value for name, value in overrides.items() if chosen.get(name) != value}
@@ -224,9 +223,9 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
         wgmma=True,
         transposed=True,
         stages_q=stages_q,
-        late_dk=late,
-        alone=alone,
-        split=split,
+        scores_last=order in (2, 5),
+        staggered=order in (4, 5),
+        late_q=order == 1,
     )
 
 

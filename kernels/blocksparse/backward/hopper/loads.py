@@ -13,8 +13,8 @@ from cutlass import Int32, Int64, cute
 
 from kernels.blocksparse.backward.dq_accumulator import tile_number
 from kernels.blocksparse.backward.hopper import turns
-from kernels.blocksparse.backward.tile_iterator import Block, block_at, load_entry
-from kernels.blocksparse.backward.tiling import HALF
+from kernels.blocksparse.backward.tile_iterator import Block, block_at, find_entry
+from kernels.blocksparse.backward.tiling import ENTRY_STAGES, HALF
 from kernels.blocksparse.common.bulk import BulkOperand, load_rows, load_run, load_whole
 
 LATE = 8
@@ -44,7 +44,13 @@ def look_up(w, entry: Int32) -> None:
     place = w.thread % 32
     if entry > 0:
         place += entry - LATE + HALF
-    load_entry(w.variant, w.lists, w.place[0], w.place[2], w.first_head, w.total, w.storage.sEntries, place)
+    if place < w.total:
+        number = place
+        if cutlass.const_expr(w.tiling.staggered and not w.variant.deterministic):
+            number = (place + Int32(Int64(w.place[2]) * w.total // w.counts.n_blocks)) % w.total
+        rBlock = cute.make_rmem_tensor(4, Int32)
+        find_entry(w.variant, w.lists, w.place[0], w.place[2], w.first_head, number, rBlock)
+        cute.autovec_copy(rBlock, w.storage.sEntries[None, place % ENTRY_STAGES])
     cute.arch.sync_warp()
 
 

@@ -35,7 +35,7 @@ ATOMS = 4  # of a thread's accumulator, for which LSE or delta is read at once: 
 def mainloop_transposed(w) -> None:
     """Runs all steps of the row: rdK and rdV, to which products are added, and dQ."""
     tiling, storage, thread = w.tiling, w.storage, w.thread
-    stages, stages_q, late = tiling.stages, tiling.stages_q, tiling.late_dk
+    stages, stages_q = tiling.stages, tiling.stages_q
     before_reuse = w.kernel.before_reuse
     group = cute.arch.make_warp_uniform(thread // WARPGROUP)
     iterations = w.total * tiling.steps
@@ -57,10 +57,6 @@ def mainloop_transposed(w) -> None:
             scores_to_probabilities(w, rS, rSlope, stage_q)
             for _ in cutlass.range(branch(masked)):
                 masking.apply_words(rows_columns(rS), find_kept(w, rWords))
-            if cutlass.const_expr(late):
-                finish(1)
-                if step > 0:
-                    turns.arrive_empty(w.q_empty, step - 1, stages_q)
             rP = rounded(rS, w.dtype)
             issue_from_registers(w.to_dv, w.rdV, as_operand_a(rP), stage)
 
@@ -72,53 +68,37 @@ def mainloop_transposed(w) -> None:
             rdS = rounded(rdP, w.dtype)
             share_rounded(w.to_s.mma, rdS, storage.sdS[None, None, stage], thread)
             publish()
-            rdQ = accumulator(w.to_dq)
-            if cutlass.const_expr(tiling.split):
-                turns.arrive_ds(group, stage)
-                issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), stage_q)
-                finish(1)
-                turns.arrive_empty(w.do_empty, step, stages)
-            else:
-                if cutlass.const_expr(tiling.alone):
-                    finish()
-                sync_multiplying()
-                issue(w.to_dq, rdQ, stage, 0, add=False)
-                if cutlass.const_expr(not tiling.alone):
-                    finish(1)
-                    turns.arrive_empty(w.do_empty, step, stages)
-                if cutlass.const_expr(not late):
-                    issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), stage_q)
+            turns.arrive_ds(group, stage)
+
+            issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), stage_q)
+            finish(1)
+            turns.arrive_empty(w.do_empty, step, stages)
             # the last step multiplies its own scores once more, which nobody reads: no branch around a product
             following = cutlass.min(step + 1, iterations - 1)
             turns.await_full(w.q_full, following, stages_q)
-            rNext = accumulator(w.to_s)
-            issue(w.to_s, rNext, 0, following % stages_q, add=False)
-            masked = words_of_step(w, rWords, following)
-            if cutlass.const_expr(tiling.split):
+            rNext, rdQ = accumulator(w.to_s), accumulator(w.to_dq)
+            if cutlass.const_expr(tiling.scores_last):
                 turns.await_ds(group, stage)
                 issue(w.to_dq, rdQ, stage, 0, add=False)
-                finish()
-                turns.arrive_empty(w.q_empty, step, stages_q)
-                hand_over_dq(w, rdQ)
-            elif cutlass.const_expr(tiling.alone):
-                finish()
-                turns.arrive_empty(w.do_empty, step, stages)
-                rS.store(rNext.load())
-                issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), stage_q)
-                hand_over_dq(w, rdQ)
-            elif cutlass.const_expr(late):
-                issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), stage_q)
-                finish(2)
-                hand_over_dq(w, rdQ)
+                issue(w.to_s, rNext, 0, following % stages_q, add=False)
+                masked = words_of_step(w, rWords, following)
                 finish(1)
-            else:
-                finish(2)
+                turns.arrive_empty(w.q_empty, step, stages_q)
                 hand_over_dq(w, rdQ)
                 finish()
-                turns.arrive_empty(w.q_empty, step, stages_q)
-            if cutlass.const_expr(not tiling.alone):
-                rS.store(rNext.load())
-        finish()
+            else:
+                issue(w.to_s, rNext, 0, following % stages_q, add=False)
+                masked = words_of_step(w, rWords, following)
+                turns.await_ds(group, stage)
+                issue(w.to_dq, rdQ, stage, 0, add=False)
+                if cutlass.const_expr(not tiling.late_q):
+                    finish(2)
+                    turns.arrive_empty(w.q_empty, step, stages_q)
+                finish()
+                if cutlass.const_expr(tiling.late_q):
+                    turns.arrive_empty(w.q_empty, step, stages_q)
+                hand_over_dq(w, rdQ)
+            rS.store(rNext.load())
         before_reuse(thread)
 
 
