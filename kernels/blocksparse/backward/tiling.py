@@ -79,6 +79,7 @@ class Tiling:
     stages_q: int = 2
     scores_last: bool = False
     staggered: bool = False
+    direct: bool = False
     late_q: bool = False
 
     @property
@@ -225,6 +226,7 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
         stages_q=stages_q,
         scores_last=order in (2, 5),
         staggered=order in (4, 5),
+        direct=order == 6,
         late_q=order == 1,
     )
 

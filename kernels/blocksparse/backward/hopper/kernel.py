@@ -132,7 +132,7 @@ class TransposedBackward(Backward):
             cute.arch.setmaxregister_decrease(SEMAPHORE_REGISTERS)
             if warp == 0:
                 loads.load_all(w, head_kv, row)
-            elif warp == 1:
+            elif warp == 1 and cutlass.const_expr(self.variant.deterministic or not self.tiling.direct):
                 dq_warp.add_dq_of_steps(w)
         else:
             cute.arch.setmaxregister_increase(MMA_REGISTERS)

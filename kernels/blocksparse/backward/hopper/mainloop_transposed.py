@@ -21,7 +21,8 @@ from kernels.blocksparse.backward.gemms import share_rounded
 from kernels.blocksparse.backward.hopper import turns
 from kernels.blocksparse.backward.hopper.query_words import find_kept, prefetch_words
 from kernels.blocksparse.backward.hopper.turns import GROUPS, DqBarrier
-from kernels.blocksparse.backward.mainloop_mma import is_masked, sync_multiplying
+from kernels.blocksparse.backward.intrinsics import add_four
+from kernels.blocksparse.backward.mainloop_mma import is_masked, target_of
 from kernels.blocksparse.backward.mma import accumulator
 from kernels.blocksparse.backward.tile_iterator import block_at
 from kernels.blocksparse.backward.wgmma import WARPGROUP, finish, issue, issue_from_registers, publish
@@ -84,7 +85,7 @@ def mainloop_transposed(w) -> None:
                 masked = words_of_step(w, rWords, following)
                 finish(1)
                 turns.arrive_empty(w.q_empty, step, stages_q)
-                hand_over_dq(w, rdQ)
+                hand_over_dq(w, rdQ, step)
                 finish()
             else:
                 issue(w.to_s, rNext, 0, following % stages_q, add=False)
@@ -97,7 +98,7 @@ def mainloop_transposed(w) -> None:
                 finish()
                 if cutlass.const_expr(tiling.late_q):
                     turns.arrive_empty(w.q_empty, step, stages_q)
-                hand_over_dq(w, rdQ)
+                hand_over_dq(w, rdQ, step)
             rS.store(rNext.load())
         before_reuse(thread)
 
@@ -112,18 +113,24 @@ def words_of_step(w, rWords: cute.Tensor, step: Int32):
 
 
 @cute.jit
-def hand_over_dq(w, rdQ: cute.Tensor) -> None:
+def hand_over_dq(w, rdQ: cute.Tensor, step: Int32) -> None:
     """Leaves a warpgroup's share of dQ in shared memory for the dQ warp, in the order of NOTE [dQ accumulator]."""
-    group = cute.arch.make_warp_uniform(w.thread // WARPGROUP)
-    turns.await_dq(DqBarrier.EMPTY, group)
-    vector = w.tiling.vector
+    group, vector = cute.arch.make_warp_uniform(w.thread // WARPGROUP), w.tiling.vector
     first = group * (w.tiling.step_m * w.tiling.dim // GROUPS) + w.thread % WARPGROUP * vector
-    here, there = dq_accumulator.fragment_views(
-        rdQ, w.storage.sdQ.iterator + cute.assume(first, divby=vector), WARPGROUP, vector
-    )
-    cute.autovec_copy(here, there)
-    publish()
-    turns.arrive_dq(DqBarrier.FULL, group)
+    if cutlass.const_expr(w.tiling.direct and not w.variant.deterministic):
+        block = block_at(w.storage.sEntries, step // w.tiling.steps)
+        target = w.mdQ + cute.assume(target_of(w, block, step % w.tiling.steps) + first, divby=vector)
+        for v in cutlass.range_constexpr(0, cute.size(rdQ), vector):
+            flat = cute.make_tensor(rdQ.iterator + v, cute.make_layout(vector))
+            add_four(target + v * WARPGROUP, flat[0], flat[1], flat[2], flat[3])
+    else:
+        turns.await_dq(DqBarrier.EMPTY, group)
+        here, there = dq_accumulator.fragment_views(
+            rdQ, w.storage.sdQ.iterator + cute.assume(first, divby=vector), WARPGROUP, vector
+        )
+        cute.autovec_copy(here, there)
+        publish()
+        turns.arrive_dq(DqBarrier.FULL, group)
 
 
 def by_query(values: cute.Tensor) -> cute.Tensor:
