@@ -80,6 +80,7 @@ class Tiling:
     scores_last: bool = False
     staggered: bool = False
     direct: bool = False
+    dv_by_halves: bool = False
     late_q: bool = False
 
     @property
@@ -227,6 +228,7 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
         scores_last=order in (2, 5),
         staggered=order in (4, 5),
         direct=order == 6,
+        dv_by_halves=order == 7,
         late_q=order == 1,
     )
 

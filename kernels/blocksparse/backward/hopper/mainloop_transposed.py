@@ -55,15 +55,27 @@ def mainloop_transposed(w) -> None:
             rdP = accumulator(w.to_dp)
             issue(w.to_dp, rdP, 0, stage, add=False)
             rSlope = cute.make_rmem_tensor_like(rS) if cutlass.const_expr(w.variant.softcap) else None
-            scores_to_probabilities(w, rS, rSlope, stage_q)
-            for _ in cutlass.range(branch(masked)):
-                masking.apply_words(rows_columns(rS), find_kept(w, rWords))
-            rP = rounded(rS, w.dtype)
-            issue_from_registers(w.to_dv, w.rdV, as_operand_a(rP), stage)
+            if cutlass.const_expr(tiling.dv_by_halves):
+                half = cutlass.const_expr(tiling.step_m // 16)
+                parts = []
+                for part in cutlass.range_constexpr(2):
+                    scores_to_probabilities(w, rS, rSlope, stage_q, part * half, half)
+                    own = atoms_of(rS, part * half, half)
+                    for _ in cutlass.range(branch(masked)):
+                        kept = find_kept(w, rWords, part * (tiling.step_m // 64), tiling.step_m // 64)
+                        masking.apply_words(rows_columns(own), kept)
+                    parts.append(rounded(own, w.dtype))
+                    issue_from_registers(w.to_dv, w.rdV, as_operand_a(parts[part]), stage, part * half // 2)
+            else:
+                scores_to_probabilities(w, rS, rSlope, stage_q, 0, tiling.step_m // 8)
+                for _ in cutlass.range(branch(masked)):
+                    masking.apply_words(rows_columns(rS), find_kept(w, rWords, 0, tiling.step_m // 32))
+                rP = rounded(rS, w.dtype)
+                issue_from_registers(w.to_dv, w.rdV, as_operand_a(rP), stage)
 
             if cutlass.const_expr(w.variant.softcap):
                 rS.store(rS.load() * rSlope.load())
-            finish(1)
+            finish(1 + tiling.dv_by_halves)
             subtract_delta(w, rdP, stage)
             rdP.store(rdP.load() * rS.load())
             rdS = rounded(rdP, w.dtype)
@@ -158,9 +170,11 @@ def atoms_of(values: cute.Tensor, first: int, count: int) -> cute.Tensor:
 
 
 @cute.jit
-def scores_to_probabilities(w, rS: cute.Tensor, rSlope, stage: Int32) -> None:
-    """S becomes P, not masked yet, by parts: what is read of LSE takes few registers."""
-    for first in cutlass.range_constexpr(0, w.tiling.step_m // 8, ATOMS):
+def scores_to_probabilities(
+    w, rS: cute.Tensor, rSlope, stage: Int32, begin: cutlass.Constexpr, count: cutlass.Constexpr
+) -> None:
+    """S becomes P in `count` atoms from `begin` on, not masked yet; by parts: what is read of LSE takes few registers."""
+    for first in cutlass.range_constexpr(begin, begin + count, ATOMS):
         part = by_query(atoms_of(rS, first, ATOMS))
         slope = by_query(atoms_of(rSlope, first, ATOMS)) if cutlass.const_expr(w.variant.softcap) else None
         lse2 = of_queries(w, w.storage.sLSE, stage, first, ATOMS)
