@@ -48,7 +48,7 @@ def ways(dim: int, all_orders: bool) -> dict[str, Tuning]:
     if not all_orders:
         return {"straight": (("transposed", 0),), "transposed": ()}
     return {"straight": (("transposed", 0),)} | {
-        f"transposed {order}": (("transposed", order),) for order in range(1, 7)
+        f"transposed {order}": (("transposed", order),) for order in ((2, 3, 4, 6, 7) if dim == 128 else range(1, 9))
     }
 
 

@@ -81,6 +81,7 @@ class Tiling:
     staggered: bool = False
     direct: bool = False
     dv_by_halves: bool = False
+    dk_by_halves: bool = False
     late_q: bool = False
 
     @property
@@ -228,7 +229,8 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
         scores_last=order in (2, 5),
         staggered=order in (4, 5),
         direct=order == 6,
-        dv_by_halves=order == 7,
+        dv_by_halves=order in (7, 8),
+        dk_by_halves=order == 8 and step_m == 128,
         late_q=order == 1,
     )
 

@@ -174,6 +174,7 @@ class TransposedBackward(Backward):
         of_q, of_do = (step_m, dim, tiling.stages_q), (step_m, dim, tiling.stages)
         of_ds = (tile_n, step_m, tiling.stages_ds)
         w.to_s = GroupThread(of_scores, thread, s.sK, s.sQ)
+        w.half_mma = GroupProduct(self.dtype, (tile_n, step_m // 2, dim), tiling.warps_s).tiled_mma()
         w.to_dp = GroupThread(of_scores, thread, s.sV, s.sdO)
         w.to_dv = GroupThread(by_keys, thread, None, transposed_operand(s.plaindO, *of_do))
         w.to_dk = GroupThread(by_keys, thread, None, transposed_operand(s.plainQ, *of_q))

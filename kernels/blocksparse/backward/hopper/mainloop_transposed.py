@@ -55,8 +55,8 @@ def mainloop_transposed(w) -> None:
             rdP = accumulator(w.to_dp)
             issue(w.to_dp, rdP, 0, stage, add=False)
             rSlope = cute.make_rmem_tensor_like(rS) if cutlass.const_expr(w.variant.softcap) else None
+            half = cutlass.const_expr(tiling.step_m // 16)
             if cutlass.const_expr(tiling.dv_by_halves):
-                half = cutlass.const_expr(tiling.step_m // 16)
                 parts = []
                 for part in cutlass.range_constexpr(2):
                     scores_to_probabilities(w, rS, rSlope, stage_q, part * half, half)
@@ -76,15 +76,30 @@ def mainloop_transposed(w) -> None:
             if cutlass.const_expr(w.variant.softcap):
                 rS.store(rS.load() * rSlope.load())
             finish(1 + tiling.dv_by_halves)
-            subtract_delta(w, rdP, stage)
-            rdP.store(rdP.load() * rS.load())
-            rdS = rounded(rdP, w.dtype)
-            share_rounded(w.to_s.mma, rdS, storage.sdS[None, None, stage], thread)
-            publish()
-            turns.arrive_ds(group, stage)
-
-            issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), stage_q)
-            finish(1)
+            if cutlass.const_expr(tiling.dk_by_halves):
+                rdS = cute.make_rmem_tensor_like(rS, w.dtype)
+                for part in cutlass.range_constexpr(2):
+                    subtract_delta(w, rdP, stage, part * half, half)
+                    own, result = atoms_of(rdP, part * half, half), atoms_of(rdS, part * half, half)
+                    own.store(own.load() * atoms_of(rS, part * half, half).load())
+                    result.store(rounded(own, w.dtype).load())
+                    shape = (tiling.tile_n, tiling.step_m // 2)
+                    target = cute.local_tile(storage.sdS[None, None, stage], shape, (0, part))
+                    share_rounded(w.half_mma, result, target, thread)
+                    if cutlass.const_expr(part == 1):
+                        publish()
+                        turns.arrive_ds(group, stage)
+                    issue_from_registers(w.to_dk, w.rdK, as_operand_a(result), stage_q, part * half // 2)
+                finish(2)
+            else:
+                subtract_delta(w, rdP, stage, 0, tiling.step_m // 8)
+                rdP.store(rdP.load() * rS.load())
+                rdS = rounded(rdP, w.dtype)
+                share_rounded(w.to_s.mma, rdS, storage.sdS[None, None, stage], thread)
+                publish()
+                turns.arrive_ds(group, stage)
+                issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), stage_q)
+                finish(1)
             turns.arrive_empty(w.do_empty, step, stages)
             # the last step multiplies its own scores once more, which nobody reads: no branch around a product
             following = cutlass.min(step + 1, iterations - 1)
@@ -182,9 +197,9 @@ def scores_to_probabilities(
 
 
 @cute.jit
-def subtract_delta(w, rdP: cute.Tensor, stage: Int32) -> None:
+def subtract_delta(w, rdP: cute.Tensor, stage: Int32, begin: cutlass.Constexpr, count: cutlass.Constexpr) -> None:
     """dP becomes dP - delta, likewise."""
-    for first in cutlass.range_constexpr(0, w.tiling.step_m // 8, ATOMS):
+    for first in cutlass.range_constexpr(begin, begin + count, ATOMS):
         delta = of_queries(w, w.storage.sDelta, stage, first, ATOMS)
         softmax_gradient.add_start(w.kernel.start_of, by_query(atoms_of(rdP, first, ATOMS)), delta)
 
