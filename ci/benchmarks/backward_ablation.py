@@ -43,7 +43,7 @@ def without(parts: str) -> Iterator[None]:
     from cutlass import cute
 
     from kernels.blocksparse.backward import softmax_gradient
-    from kernels.blocksparse.backward.hopper import dq_warp, loads, mainloop_transposed
+    from kernels.blocksparse.backward.transposed import dq_warp, loads, mainloop
 
     original = loads.load_step
 
@@ -58,11 +58,11 @@ def without(parts: str) -> Iterator[None]:
         "exp": [(softmax_gradient, "exp2", lambda values: values)],
         "bulk": [(dq_warp, "add_run", lambda *arguments: None)],
         "hand": [
-            (mainloop_transposed, "hand_over_dq", lambda w, values: None),
+            (mainloop, "hand_over_dq", lambda w, values: None),
             (dq_warp, "add_dq_of_steps", lambda w: None),
         ],
         "load": [(loads, "load_step", first_steps)],
-        "share": [(mainloop_transposed, "share_rounded", lambda *arguments: None)],
+        "share": [(mainloop, "share_rounded", lambda *arguments: None)],
     }
     kept = []
     for part in parts.split():

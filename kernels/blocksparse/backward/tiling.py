@@ -57,7 +57,7 @@ class Tiling:
                  hopper/semaphore_warps.py
     release_warp another one releases blocks as soon as they are added: NOTE [semaphore-release warp]; it pays at dim 64
                  (docs/performance/log.md). The tuning key is "releaser"
-    transposed   the main loop of hopper/kernel.py: S and dP have keys as rows, a warpgroup loads and adds dQ
+    transposed   the main loop of transposed/kernel.py: S and dP have keys as rows, a warpgroup loads and adds dQ
     """
 
     tile_m: int
@@ -207,8 +207,8 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
     wrong = {name: value for name, value in overrides.items() if chosen.get(name) != value}
     if variant.products != "wgmma" or tile_n != 128 or wrong or step_m not in (64, 128):
         raise ValueError(
-            f"variant.tuning has transposed: it needs products 'wgmma', tile_n 128 and of {chosen} no other values, got "
-            f"{variant.products!r}, {tile_n} and {overrides}"
+            f"variant.tuning has transposed: it needs products 'wgmma', tile_n 128 and no values but {chosen}, "
+            f"got {variant.products!r}, {tile_n} and {overrides}"
         )
     warps_dq = (8, 1) if step_m == 128 else (4, 2)
     return Tiling(

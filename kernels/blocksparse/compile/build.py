@@ -87,7 +87,7 @@ def _backward_kernel(variant: Variant, arch: str, injection: Injection) -> Any:
     from kernels.blocksparse.backward.tiling import choose_tiling
 
     if choose_tiling(variant, arch).transposed:
-        from kernels.blocksparse.backward.hopper.kernel import TransposedBackward
+        from kernels.blocksparse.backward.transposed.kernel import TransposedBackward
 
         return TransposedBackward(variant, arch, injection)
     return Backward(variant, arch, injection)

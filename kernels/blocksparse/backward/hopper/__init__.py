@@ -1,1 +1,1 @@
-"""The backward kernel's main loop with wgmma, and its semaphore warps."""
+"""The backward kernel's straight main loop with wgmma, for tiles of 64 keys, and its semaphore warps."""

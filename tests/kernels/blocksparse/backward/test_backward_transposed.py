@@ -164,7 +164,7 @@ def bugs():
 
 
 def _kernel(of):
-    from kernels.blocksparse.backward.hopper.kernel import TransposedBackward
+    from kernels.blocksparse.backward.transposed.kernel import TransposedBackward
 
     return TransposedBackward(of, ARCH)
 

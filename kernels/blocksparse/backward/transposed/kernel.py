@@ -4,7 +4,7 @@
 
 Arguments, order of tiles and numbers are those of backward/kernel.py.
 
-NOTE [warpgroups] Two warpgroups multiply: mainloop_transposed.py. Of the other one, which leaves them its registers,
+NOTE [warpgroups] Two warpgroups multiply: mainloop.py. Of the other one, which leaves them its registers,
 one warp loads by TMA and reads the block lists (loads.py), one adds dQ in memory (dq_warp.py), and two end at once. How
 they take turns: NOTE [turns of the transposed loop] of turns.py.
 """
@@ -20,15 +20,15 @@ from kernels.blocksparse.backward.dkv_partials import keys_product, sums_of, wri
 from kernels.blocksparse.backward.dq_accumulator import dq_product
 from kernels.blocksparse.backward.entry import Backward
 from kernels.blocksparse.backward.gemms import share, store_float32
-from kernels.blocksparse.backward.hopper import dq_warp, loads, turns
-from kernels.blocksparse.backward.hopper.mainloop_transposed import mainloop_transposed
-from kernels.blocksparse.backward.hopper.query_words import LaneQueries
 from kernels.blocksparse.backward.kernel import Gradients
 from kernels.blocksparse.backward.load import store_rows
 from kernels.blocksparse.backward.mainloop_mma import Work, sync_multiplying
 from kernels.blocksparse.backward.mma import accumulator, staged_layout
 from kernels.blocksparse.backward.tile_iterator import Counts, Lists, Order, take_place
 from kernels.blocksparse.backward.tiling import ENTRY_STAGES, MMA_REGISTERS, SEMAPHORE_REGISTERS, THREADS
+from kernels.blocksparse.backward.transposed import dq_warp, loads, turns
+from kernels.blocksparse.backward.transposed.mainloop import mainloop_transposed
+from kernels.blocksparse.backward.transposed.query_words import LaneQueries
 from kernels.blocksparse.backward.wgmma import (
     WARPGROUP,
     GroupProduct,

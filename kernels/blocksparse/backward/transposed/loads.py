@@ -12,9 +12,9 @@ import cutlass
 from cutlass import Int32, Int64, cute
 
 from kernels.blocksparse.backward.dq_accumulator import tile_number
-from kernels.blocksparse.backward.hopper import turns
 from kernels.blocksparse.backward.tile_iterator import Block, block_at, find_entry
 from kernels.blocksparse.backward.tiling import ENTRY_STAGES, HALF
+from kernels.blocksparse.backward.transposed import turns
 from kernels.blocksparse.common.bulk import BulkOperand, load_rows, load_run, load_whole
 
 LATE = 8

@@ -18,13 +18,13 @@ from cutlass import BFloat16, Float32, Int32, Uint32, cute
 
 from kernels.blocksparse.backward import dq_accumulator, masking, softmax_gradient
 from kernels.blocksparse.backward.gemms import share_rounded
-from kernels.blocksparse.backward.hopper import turns
-from kernels.blocksparse.backward.hopper.query_words import find_kept, prefetch_words
-from kernels.blocksparse.backward.hopper.turns import GROUPS, DqBarrier
 from kernels.blocksparse.backward.intrinsics import add_four
 from kernels.blocksparse.backward.mainloop_mma import is_masked, target_of
 from kernels.blocksparse.backward.mma import accumulator
 from kernels.blocksparse.backward.tile_iterator import block_at
+from kernels.blocksparse.backward.transposed import turns
+from kernels.blocksparse.backward.transposed.query_words import find_kept, prefetch_words
+from kernels.blocksparse.backward.transposed.turns import GROUPS, DqBarrier
 from kernels.blocksparse.backward.wgmma import WARPGROUP, finish, issue, issue_from_registers, publish
 from kernels.blocksparse.common.layouts import as_operand_a, rows_columns
 from kernels.blocksparse.common.mask_words import branch
@@ -188,7 +188,7 @@ def atoms_of(values: cute.Tensor, first: int, count: int) -> cute.Tensor:
 def scores_to_probabilities(
     w, rS: cute.Tensor, rSlope, stage: Int32, begin: cutlass.Constexpr, count: cutlass.Constexpr
 ) -> None:
-    """S becomes P in `count` atoms from `begin` on, not masked yet; by parts: what is read of LSE takes few registers."""
+    """S becomes P in `count` atoms from `begin` on, not masked yet; LSE is read by parts: few registers."""
     for first in cutlass.range_constexpr(begin, begin + count, ATOMS):
         part = by_query(atoms_of(rS, first, ATOMS))
         slope = by_query(atoms_of(rSlope, first, ATOMS)) if cutlass.const_expr(w.variant.softcap) else None
