@@ -76,13 +76,6 @@ class Tiling:
     wait_warp: bool = False
     release_warp: bool = False
     transposed: bool = False
-    stages_q: int = 2
-    scores_last: bool = False
-    staggered: bool = False
-    direct: bool = False
-    dv_by_halves: bool = False
-    dk_by_halves: bool = False
-    late_q: bool = False
 
     @property
     def threads(self) -> int:
@@ -113,7 +106,6 @@ class Tiling:
     def shared_bytes(self) -> int:
         """Shared memory that the kernel asks for, in bytes."""
         sums = 4 * self.step_m * self.dim * self.transposed
-        sums += 2 * self.step_m * (self.dim + 2) * (self.stages_q - self.stages) * self.transposed
         scores = self.stages_p * (not self.transposed) + self.stages_ds
         return _shared_bytes(self.step_m, self.tile_n, self.dim, self.stages, scores) + sums
 
@@ -127,10 +119,11 @@ class Tiling:
 def choose_tiling(variant: Variant, arch: str) -> Tiling:
     """The tiling of a backward or postprocess variant on an arch such as "sm_90a".
 
-    `variant.tuning` may set step_m, stages, stages_ds and wide_stores (0 or 1). By wgmma it may also set stages_p (1 or
-    2), with tiles of 64 keys, and releaser (0 or 1), with ordered adds: a warp that releases the semaphores. By
-    mma.sync it may set the m warps of each product: warps_s, warps_dkv, warps_dq. Raises ValueError for a tiling that
-    does not fit (registers and shared memory: NOTE [large dims]; warps; wgmma) and for unknown names.
+    `variant.tuning` may set step_m, stages, stages_ds and wide_stores (0 or 1). By wgmma it may also set transposed: 0
+    asks for the straight loop where tiles have 128 keys. With that loop it may set stages_p (1 or 2), for tiles of 64
+    keys, and releaser (0 or 1), with ordered adds: a warp that releases the semaphores. By mma.sync it may set the m
+    warps of each product: warps_s, warps_dkv, warps_dq. Raises ValueError for a tiling that does not fit (registers and
+    shared memory: NOTE [large dims]; warps; wgmma) and for unknown names.
     """
     tile_m, tile_n, dim = variant.tile_m, variant.tile_n, variant.dim_padded
     number = int("".join(c for c in arch if c.isdigit()))
@@ -141,7 +134,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     if unknown := sorted(
         set(overrides)
         - {"step_m", "stages", "stages_ds", "stages_p", "wide_stores", "releaser", "warps_s", "warps_dkv", "warps_dq"}
-        - {"transposed", "stages_q"}
+        - {"transposed"}
     ):
         raise ValueError(f"variant.tuning has {unknown}, which the backward kernel does not know")
     wgmma = variant.products == "wgmma"
@@ -200,10 +193,7 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
     warpgroup has half of the keys in S, dP, dK and dV, and in dQ half of the queries or of the columns."""
     tile_m, tile_n, dim = variant.tile_m, variant.tile_n, variant.dim_padded
     step_m = overrides.get("step_m", 128) if dim == 64 and tile_m == 128 else 64
-    order = overrides.get("transposed", 1)
-    stages_q = overrides.get("stages_q", 2)
-    chosen = {"transposed": order, "step_m": step_m, "stages": 2, "stages_ds": 2, "stages_q": stages_q}
-    chosen |= {"wide_stores": 1}
+    chosen = {"transposed": 1, "step_m": step_m, "stages": 2, "stages_ds": 2, "wide_stores": 1}
     wrong = {name: value for name, value in overrides.items() if chosen.get(name) != value}
     if variant.products != "wgmma" or tile_n != 128 or wrong or step_m not in (64, 128):
         raise ValueError(
@@ -225,13 +215,6 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
         True,
         wgmma=True,
         transposed=True,
-        stages_q=stages_q,
-        scores_last=order in (2, 5),
-        staggered=order in (4, 5),
-        direct=order == 6,
-        dv_by_halves=order in (7, 8),
-        dk_by_halves=order == 8 and step_m == 128,
-        late_q=order == 1,
     )
 
 

@@ -115,20 +115,19 @@ def issue(product: GroupThread, rD: cute.Tensor, stage_a=0, stage_b=0, add: bool
     _issue(product, rD, product.a[None, None, None, stage_a], stage_b, add)
 
 
-def issue_from_registers(product: GroupThread, rD: cute.Tensor, rA: cute.Tensor, stage_b=0, first_k: int = 0) -> None:
+def issue_from_registers(product: GroupThread, rD: cute.Tensor, rA: cute.Tensor, stage_b=0) -> None:
     """Starts D += A B as a group of its own. rA: 16-bit values where `product` has its A in registers, as
-    layouts.as_operand_a gives them, from its piece number `first_k` on; no thread touches them until `finish` says that
-    the group is done."""
-    _issue(product, rD, rA, stage_b, True, first_k)
+    layouts.as_operand_a gives them; no thread touches them until `finish` says that the group is done."""
+    _issue(product, rD, rA, stage_b, True)
 
 
-def _issue(product: GroupThread, rD: cute.Tensor, a: cute.Tensor, stage_b, add: bool, first_k: int = 0) -> None:
+def _issue(product: GroupThread, rD: cute.Tensor, a: cute.Tensor, stage_b, add: bool) -> None:
     atom, target = cute.make_mma_atom(product.mma.op), as_issued(rD)
     b = product.b[None, None, None, stage_b]
     warpgroup.fence()
     for k in range(cute.size(a, mode=[2])):
         atom.set(warpgroup.Field.ACCUMULATE, add or k > 0)
-        cute.gemm(atom, target, a[None, None, k], b[None, None, first_k + k], target)
+        cute.gemm(atom, target, a[None, None, k], b[None, None, k], target)
     warpgroup.commit_group()
 
 

@@ -132,7 +132,7 @@ class TransposedBackward(Backward):
             cute.arch.setmaxregister_decrease(SEMAPHORE_REGISTERS)
             if warp == 0:
                 loads.load_all(w, head_kv, row)
-            elif warp == 1 and cutlass.const_expr(self.variant.deterministic or not self.tiling.direct):
+            elif warp == 1:
                 dq_warp.add_dq_of_steps(w)
         else:
             cute.arch.setmaxregister_increase(MMA_REGISTERS)
@@ -171,13 +171,12 @@ class TransposedBackward(Backward):
         of_scores = GroupProduct(self.dtype, (tile_n, step_m, dim), tiling.warps_s)
         by_keys = keys_product(tiling, self.dtype)
         to_dq = dq_product(tiling, self.dtype)
-        of_q, of_do = (step_m, dim, tiling.stages_q), (step_m, dim, tiling.stages)
+        of_queries = (step_m, dim, tiling.stages)
         of_ds = (tile_n, step_m, tiling.stages_ds)
         w.to_s = GroupThread(of_scores, thread, s.sK, s.sQ)
-        w.half_mma = GroupProduct(self.dtype, (tile_n, step_m // 2, dim), tiling.warps_s).tiled_mma()
         w.to_dp = GroupThread(of_scores, thread, s.sV, s.sdO)
-        w.to_dv = GroupThread(by_keys, thread, None, transposed_operand(s.plaindO, *of_do))
-        w.to_dk = GroupThread(by_keys, thread, None, transposed_operand(s.plainQ, *of_q))
+        w.to_dv = GroupThread(by_keys, thread, None, transposed_operand(s.plaindO, *of_queries))
+        w.to_dk = GroupThread(by_keys, thread, None, transposed_operand(s.plainQ, *of_queries))
         w.to_dq = GroupThread(
             to_dq, thread, transposed_operand(s.sdS, *of_ds), transposed_operand(s.plainK, tile_n, dim)
         )
@@ -192,8 +191,8 @@ class TransposedBackward(Backward):
             return memory.allocate_tensor(dtype, layout, byte_alignment=1024 if dtype is self.dtype else 128)
 
         by_key = staged_layout(tile_n, dim, 1)
-        q, do = staged_layout(step_m, dim, tiling.stages_q), staged_layout(step_m, dim, tiling.stages)
-        plainK, plainV, plainQ, plaindO = tensor(by_key), tensor(by_key), tensor(q), tensor(do)
+        by_query = staged_layout(step_m, dim, tiling.stages)
+        plainK, plainV, plainQ, plaindO = tensor(by_key), tensor(by_key), tensor(by_query), tensor(by_query)
         return SimpleNamespace(
             plainK=plainK[None, None, 0],
             plainV=plainV[None, None, 0],
@@ -201,11 +200,11 @@ class TransposedBackward(Backward):
             plaindO=plaindO,
             sK=operand(plainK, tile_n, dim, 1),
             sV=operand(plainV, tile_n, dim, 1),
-            sQ=operand(plainQ, step_m, dim, tiling.stages_q),
+            sQ=operand(plainQ, step_m, dim, tiling.stages),
             sdO=operand(plaindO, step_m, dim, tiling.stages),
             sdS=tensor(staged_layout(tile_n, step_m, tiling.stages_ds)),
             sdQ=tensor(cute.make_layout(step_m * dim), Float32),
-            sLSE=tensor(cute.make_layout((step_m, tiling.stages_q)), Float32),
+            sLSE=tensor(cute.make_layout((step_m, tiling.stages)), Float32),
             sDelta=tensor(cute.make_layout((step_m, tiling.stages)), Float32),
             sEntries=tensor(cute.make_layout((4, ENTRY_STAGES)), Int32),
             sTileNumber=tensor(cute.make_layout(1), Int32),

@@ -4,13 +4,17 @@
 
 P and dS so stay in registers as operand A of dV and dK; only dS goes to shared memory too, for dQ. In a step:
 
-    dP                                 issued; S was issued in the step before
-    S is done:   P                     in registers, masked, while dP runs
+    dP                                 issued; S is there
+    P                                  in registers, masked, while dP runs
     dV                                 issued
-    dP is done:  dS                    in registers and shared memory, while dV runs
-    both warpgroups meet               dS of all keys is there
-    dQ, dK, S of the next step         issued
-    dQ is done:  to shared memory      while dK and S run; the dQ warp adds it in memory
+    dP is done:  dS                    in registers and shared memory, while dV runs; the other warpgroup is told
+    dK, S of the next step             issued
+    the other warpgroup's dS is there
+    dQ                                 issued; when all products are done, to shared memory: the dQ warp adds it
+
+A warpgroup waits for the other one only behind dK and S, which need its own dS alone: so the two may drift apart, and
+one multiplies while the other computes exponentials. No product is in flight where the loop turns: ptxas would
+serialise all of them (C7514), as it does where registers do not suffice (C7512).
 """
 
 import cutlass
@@ -18,8 +22,7 @@ from cutlass import BFloat16, Float32, Int32, Uint32, cute
 
 from kernels.blocksparse.backward import dq_accumulator, masking, softmax_gradient
 from kernels.blocksparse.backward.gemms import share_rounded
-from kernels.blocksparse.backward.intrinsics import add_four
-from kernels.blocksparse.backward.mainloop_mma import is_masked, target_of
+from kernels.blocksparse.backward.mainloop_mma import is_masked
 from kernels.blocksparse.backward.mma import accumulator
 from kernels.blocksparse.backward.tile_iterator import block_at
 from kernels.blocksparse.backward.transposed import turns
@@ -36,96 +39,55 @@ ATOMS = 4  # of a thread's accumulator, for which LSE or delta is read at once: 
 def mainloop_transposed(w) -> None:
     """Runs all steps of the row: rdK and rdV, to which products are added, and dQ."""
     tiling, storage, thread = w.tiling, w.storage, w.thread
-    stages, stages_q = tiling.stages, tiling.stages_q
-    before_reuse = w.kernel.before_reuse
+    stages, before_reuse = tiling.stages, w.kernel.before_reuse
     group = cute.arch.make_warp_uniform(thread // WARPGROUP)
     iterations = w.total * tiling.steps
     rS = accumulator(w.to_s)
     rWords = cute.make_rmem_tensor(tiling.step_m // 32, Uint32)
     if iterations > 0:
         cute.arch.mbarrier_wait(w.k_full, 0)
-        turns.await_full(w.q_full, Int32(0), stages_q)
+        turns.await_full(w.q_full, Int32(0), stages)
         issue(w.to_s, rS, 0, 0, add=False)
         cute.arch.mbarrier_wait(w.v_full, 0)
         finish()
         masked = words_of_step(w, rWords, Int32(0))
         for step in cutlass.range(iterations, unroll=1):
-            stage, stage_q = step % stages, step % stages_q
+            stage = step % stages
             turns.await_full(w.do_full, step, stages)
             rdP = accumulator(w.to_dp)
             issue(w.to_dp, rdP, 0, stage, add=False)
             rSlope = cute.make_rmem_tensor_like(rS) if cutlass.const_expr(w.variant.softcap) else None
-            half = cutlass.const_expr(tiling.step_m // 16)
-            if cutlass.const_expr(tiling.dv_by_halves):
-                parts = []
-                for part in cutlass.range_constexpr(2):
-                    scores_to_probabilities(w, rS, rSlope, stage_q, part * half, half)
-                    own = atoms_of(rS, part * half, half)
-                    for _ in cutlass.range(branch(masked)):
-                        kept = find_kept(w, rWords, part * (tiling.step_m // 64), tiling.step_m // 64)
-                        masking.apply_words(rows_columns(own), kept)
-                    parts.append(rounded(own, w.dtype))
-                    issue_from_registers(w.to_dv, w.rdV, as_operand_a(parts[part]), stage, part * half // 2)
-            else:
-                scores_to_probabilities(w, rS, rSlope, stage_q, 0, tiling.step_m // 8)
-                for _ in cutlass.range(branch(masked)):
-                    masking.apply_words(rows_columns(rS), find_kept(w, rWords, 0, tiling.step_m // 32))
-                rP = rounded(rS, w.dtype)
-                issue_from_registers(w.to_dv, w.rdV, as_operand_a(rP), stage)
+            scores_to_probabilities(w, rS, rSlope, stage)
+            for _ in cutlass.range(branch(masked)):
+                masking.apply_words(rows_columns(rS), find_kept(w, rWords))
+            rP = rounded(rS, w.dtype)
+            issue_from_registers(w.to_dv, w.rdV, as_operand_a(rP), stage)
 
             if cutlass.const_expr(w.variant.softcap):
                 rS.store(rS.load() * rSlope.load())
-            finish(1 + tiling.dv_by_halves)
-            if cutlass.const_expr(tiling.dk_by_halves):
-                rdS = cute.make_rmem_tensor_like(rS, w.dtype)
-                for part in cutlass.range_constexpr(2):
-                    subtract_delta(w, rdP, stage, part * half, half)
-                    own, result = atoms_of(rdP, part * half, half), atoms_of(rdS, part * half, half)
-                    own.store(own.load() * atoms_of(rS, part * half, half).load())
-                    result.store(rounded(own, w.dtype).load())
-                    shape = (tiling.tile_n, tiling.step_m // 2)
-                    target = cute.local_tile(storage.sdS[None, None, stage], shape, (0, part))
-                    share_rounded(w.half_mma, result, target, thread)
-                    if cutlass.const_expr(part == 1):
-                        publish()
-                        turns.arrive_ds(group, stage)
-                    issue_from_registers(w.to_dk, w.rdK, as_operand_a(result), stage_q, part * half // 2)
-                finish(2)
-            else:
-                subtract_delta(w, rdP, stage, 0, tiling.step_m // 8)
-                rdP.store(rdP.load() * rS.load())
-                rdS = rounded(rdP, w.dtype)
-                share_rounded(w.to_s.mma, rdS, storage.sdS[None, None, stage], thread)
-                publish()
-                turns.arrive_ds(group, stage)
-                issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), stage_q)
-                finish(1)
+            finish(1)
+            subtract_delta(w, rdP, stage)
+            rdP.store(rdP.load() * rS.load())
+            rdS = rounded(rdP, w.dtype)
+            share_rounded(w.to_s.mma, rdS, storage.sdS[None, None, stage], thread)
+            publish()
+            turns.arrive_ds(group, stage)
+
+            issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), stage)
+            finish(1)
             turns.arrive_empty(w.do_empty, step, stages)
             # the last step multiplies its own scores once more, which nobody reads: no branch around a product
             following = cutlass.min(step + 1, iterations - 1)
-            turns.await_full(w.q_full, following, stages_q)
+            turns.await_full(w.q_full, following, stages)
+            # registers of their own: rS, as a result of before, would be live until this product writes it
             rNext, rdQ = accumulator(w.to_s), accumulator(w.to_dq)
-            if cutlass.const_expr(tiling.scores_last):
-                turns.await_ds(group, stage)
-                issue(w.to_dq, rdQ, stage, 0, add=False)
-                issue(w.to_s, rNext, 0, following % stages_q, add=False)
-                masked = words_of_step(w, rWords, following)
-                finish(1)
-                turns.arrive_empty(w.q_empty, step, stages_q)
-                hand_over_dq(w, rdQ, step)
-                finish()
-            else:
-                issue(w.to_s, rNext, 0, following % stages_q, add=False)
-                masked = words_of_step(w, rWords, following)
-                turns.await_ds(group, stage)
-                issue(w.to_dq, rdQ, stage, 0, add=False)
-                if cutlass.const_expr(not tiling.late_q):
-                    finish(2)
-                    turns.arrive_empty(w.q_empty, step, stages_q)
-                finish()
-                if cutlass.const_expr(tiling.late_q):
-                    turns.arrive_empty(w.q_empty, step, stages_q)
-                hand_over_dq(w, rdQ, step)
+            issue(w.to_s, rNext, 0, following % stages, add=False)
+            masked = words_of_step(w, rWords, following)
+            turns.await_ds(group, stage)
+            issue(w.to_dq, rdQ, stage, 0, add=False)
+            finish()
+            turns.arrive_empty(w.q_empty, step, stages)
+            hand_over_dq(w, rdQ)
             rS.store(rNext.load())
         before_reuse(thread)
 
@@ -140,24 +102,17 @@ def words_of_step(w, rWords: cute.Tensor, step: Int32):
 
 
 @cute.jit
-def hand_over_dq(w, rdQ: cute.Tensor, step: Int32) -> None:
+def hand_over_dq(w, rdQ: cute.Tensor) -> None:
     """Leaves a warpgroup's share of dQ in shared memory for the dQ warp, in the order of NOTE [dQ accumulator]."""
     group, vector = cute.arch.make_warp_uniform(w.thread // WARPGROUP), w.tiling.vector
+    turns.await_dq(DqBarrier.EMPTY, group)
     first = group * (w.tiling.step_m * w.tiling.dim // GROUPS) + w.thread % WARPGROUP * vector
-    if cutlass.const_expr(w.tiling.direct and not w.variant.deterministic):
-        block = block_at(w.storage.sEntries, step // w.tiling.steps)
-        target = w.mdQ + cute.assume(target_of(w, block, step % w.tiling.steps) + first, divby=vector)
-        for v in cutlass.range_constexpr(0, cute.size(rdQ), vector):
-            flat = cute.make_tensor(rdQ.iterator + v, cute.make_layout(vector))
-            add_four(target + v * WARPGROUP, flat[0], flat[1], flat[2], flat[3])
-    else:
-        turns.await_dq(DqBarrier.EMPTY, group)
-        here, there = dq_accumulator.fragment_views(
-            rdQ, w.storage.sdQ.iterator + cute.assume(first, divby=vector), WARPGROUP, vector
-        )
-        cute.autovec_copy(here, there)
-        publish()
-        turns.arrive_dq(DqBarrier.FULL, group)
+    here, there = dq_accumulator.fragment_views(
+        rdQ, w.storage.sdQ.iterator + cute.assume(first, divby=vector), WARPGROUP, vector
+    )
+    cute.autovec_copy(here, there)
+    publish()
+    turns.arrive_dq(DqBarrier.FULL, group)
 
 
 def by_query(values: cute.Tensor) -> cute.Tensor:
@@ -185,11 +140,9 @@ def atoms_of(values: cute.Tensor, first: int, count: int) -> cute.Tensor:
 
 
 @cute.jit
-def scores_to_probabilities(
-    w, rS: cute.Tensor, rSlope, stage: Int32, begin: cutlass.Constexpr, count: cutlass.Constexpr
-) -> None:
-    """S becomes P in `count` atoms from `begin` on, not masked yet; LSE is read by parts: few registers."""
-    for first in cutlass.range_constexpr(begin, begin + count, ATOMS):
+def scores_to_probabilities(w, rS: cute.Tensor, rSlope, stage: Int32) -> None:
+    """S becomes P, not masked yet; LSE is read by parts, which take few registers."""
+    for first in cutlass.range_constexpr(0, w.tiling.step_m // 8, ATOMS):
         part = by_query(atoms_of(rS, first, ATOMS))
         slope = by_query(atoms_of(rSlope, first, ATOMS)) if cutlass.const_expr(w.variant.softcap) else None
         lse2 = of_queries(w, w.storage.sLSE, stage, first, ATOMS)
@@ -197,9 +150,9 @@ def scores_to_probabilities(
 
 
 @cute.jit
-def subtract_delta(w, rdP: cute.Tensor, stage: Int32, begin: cutlass.Constexpr, count: cutlass.Constexpr) -> None:
+def subtract_delta(w, rdP: cute.Tensor, stage: Int32) -> None:
     """dP becomes dP - delta, likewise."""
-    for first in cutlass.range_constexpr(begin, begin + count, ATOMS):
+    for first in cutlass.range_constexpr(0, w.tiling.step_m // 8, ATOMS):
         delta = of_queries(w, w.storage.sDelta, stage, first, ATOMS)
         softmax_gradient.add_start(w.kernel.start_of, by_query(atoms_of(rdP, first, ATOMS)), delta)
 

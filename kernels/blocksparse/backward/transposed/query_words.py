@@ -37,17 +37,16 @@ def prefetch_words(w, rWords: cute.Tensor, block: Block, step: Int32, masked) ->
 
 
 @cute.jit
-def find_kept(w, rWords: cute.Tensor, first: cutlass.Constexpr, groups: cutlass.Constexpr) -> cute.Tensor:
-    """Bits of a thread's two keys, (2, words) of 32 queries, the first bit that of its first column. first: the first
-    word; groups: how many."""
-    lane = w.thread % 32
+def find_kept(w, rWords: cute.Tensor) -> cute.Tensor:
+    """Bits of a thread's two keys, (2, words) of 32 queries, the first bit that of its first column."""
+    groups, lane = w.tiling.step_m // 32, w.thread % 32
     rKept = cute.make_rmem_tensor((2, groups), Uint32)
     for group in cutlass.range_constexpr(groups):
         for half in cutlass.range_constexpr(2):
             own = Uint32(0)
             for key in cutlass.range_constexpr(KEYS // 2):
                 bit = Uint32(1 << (half * KEYS // 2 + key))
-                vote = Uint32(cute.arch.vote_ballot_sync((rWords[first + group] & bit) != Uint32(0)))
+                vote = Uint32(cute.arch.vote_ballot_sync((rWords[group] & bit) != Uint32(0)))
                 own = vote if lane // 4 == key else own
             rKept[half, group] = own >> Uint32(lane % 4 * 2)
     return rKept
