@@ -43,16 +43,8 @@ DISAGREE = 0.02
 Tuning = tuple[tuple[str, int], ...]
 
 
-def ways(dim: int, all_orders: bool) -> dict[str, Tuning]:
-    """Main loops by name; the first one is what the others' gradients are compared with."""
-    if not all_orders:
-        return {"straight": (("transposed", 0),), "transposed": (("transposed", 1),)}
-    orders = ({1: (2, 3), 2: (3,), 3: (2, 3), 4: (3,)}) if dim == 128 else {1: (2, 3), 3: (2, 3)}
-    return {"straight": (("transposed", 0),)} | {
-        f"transposed {order}, {stages} stages": (("stages_q", stages), ("transposed", order))
-        for order, some in orders.items()
-        for stages in some
-    }
+# Main loops by name; the first one is what the others' gradients are compared with
+WAYS: dict[str, Tuning] = {"straight": (("transposed", 0),), "transposed": ()}
 
 
 class Problem:
@@ -112,10 +104,10 @@ def run(problem: Problem, launches: list[Any]) -> tuple[float, float]:
     return marks[0].elapsed_time(marks[3]), marks[1].elapsed_time(marks[2])
 
 
-def measured(problem: Problem, ordered: bool, rounds: int, all_orders: bool) -> list[dict[str, Any]]:
+def measured(problem: Problem, ordered: bool, rounds: int) -> list[dict[str, Any]]:
     """A row for each way."""
     rows, all_ways, expected = [], {}, None
-    for name, tuning in ways(problem.entry.dim, all_orders).items():
+    for name, tuning in WAYS.items():
         launches, gradients = problem.launches(tuning, ordered)
         run(problem, launches)
         first = [x.clone() for x in gradients[:3]]
@@ -141,11 +133,11 @@ def measured(problem: Problem, ordered: bool, rounds: int, all_orders: bool) -> 
     return rows
 
 
-def builds(dims: list[int], masks: list[str], orders: list[bool], all_orders: bool) -> list[Variant]:
+def builds(dims: list[int], masks: list[str], orders: list[bool]) -> list[Variant]:
     """The kernels that are needed, each once."""
     found: dict[Variant, None] = {}
     for dim in dims:
-        for tuning in ways(dim, all_orders).values():
+        for tuning in WAYS.values():
             found[Variant("postprocess", "bfloat16", dim, TILE, TILE, products="wgmma", tuning=tuning)] = None
             for mask in masks:
                 kind = KINDS.get(mask, "none")
@@ -172,7 +164,6 @@ def main() -> int:
         parser.add_argument(f"--{name}", default=default)
     for name, number in (("batch", 2), ("heads", 16), ("heads-kv", 16), ("rounds", 8), ("seconds", 80)):
         parser.add_argument(f"--{name}", type=int, default=number)
-    parser.add_argument("--all-orders", action="store_true", help="of the transposed loop")
     parser.add_argument("--dry", action="store_true")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -206,7 +197,7 @@ def main() -> int:
             if time.monotonic() - began > options.seconds:
                 print("left out:", entry.name, "ordered" if ordered else "atomic")
                 continue
-            for row in measured(Problem(entry, options.batch), ordered, options.rounds, options.all_orders):
+            for row in measured(Problem(entry, options.batch), ordered, options.rounds):
                 about = {"mask": entry.mask, "tokens": entry.tokens, "dim": entry.dim, "ordered": ordered}
                 rows.append({**about, **row})
                 print(json.dumps(rows[-1]), flush=True)
@@ -220,7 +211,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             arch = runtime.arch_of(torch.device("cuda", 0))
             with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
-                list(pool.map(partial(build, folder, arch), builds(dims, masks, orders, options.all_orders)))
+                list(pool.map(partial(build, folder, arch), builds(dims, masks, orders)))
             print(f"built in {time.monotonic() - began:.0f} s", flush=True)
             with runtime.use_source(runtime.artifact_source(folder)):
                 all_problems()

@@ -58,8 +58,8 @@ class Tiling:
                  warpgroups/semaphore_warps.py
     release_warp another one releases blocks as soon as they are added: NOTE [semaphore-release warp]; it pays at dim 64
                  (docs/performance/log.md). The tuning key is "releaser"
-    transposed   the main loop of hopper/kernel.py: S and dP have keys as rows, a warpgroup loads and adds dQ
-    step_groups  where dQ is another kernel's, the main loop of hopper/mainloop_dkdv.py: so many warpgroups, 1 or 2,
+    transposed   the main loop of transposed/kernel.py: S and dP have keys as rows, a warpgroup loads and adds dQ
+    step_groups  where dQ is another kernel's, the main loop of transposed/mainloop_dkdv.py: so many warpgroups, 1 or 2,
                  take whole steps in turns; 0: another loop
     """
 
@@ -80,9 +80,6 @@ class Tiling:
     release_warp: bool = False
     transposed: bool = False
     stages_q: int = 2
-    late_dk: bool = False
-    alone: bool = False
-    split: bool = False
     step_groups: int = 0
 
     @property
@@ -121,9 +118,7 @@ class Tiling:
     def shared_bytes(self) -> int:
         """Shared memory that the kernel asks for, in bytes."""
         sums = 4 * self.step_m * self.dim * self.transposed
-        sums += (
-            2 * self.step_m * (self.dim + 2) * (self.stages_q - self.stages) * (self.transposed or self.step_groups > 0)
-        )
+        sums += 2 * self.step_m * (self.dim + 2) * (self.stages_q - self.stages) * (self.step_groups > 0)
         scores = self.stages_p * (not self.transposed) + self.stages_ds
         return _shared_bytes(self.step_m, self.tile_n, self.dim, self.stages, scores) + sums
 
@@ -137,10 +132,11 @@ class Tiling:
 def choose_tiling(variant: Variant, arch: str) -> Tiling:
     """The tiling of a backward or postprocess variant on an arch such as "sm_90a".
 
-    `variant.tuning` may set step_m, stages, stages_ds and wide_stores (0 or 1). By wgmma it may also set stages_p (1 or
-    2), with tiles of 64 keys, and releaser (0 or 1), with ordered adds: a warp that releases the semaphores. By
-    mma.sync it may set the m warps of each product: warps_s, warps_dkv, warps_dq. Raises ValueError for a tiling that
-    does not fit (registers and shared memory: NOTE [large dims]; warps; wgmma) and for unknown names.
+    `variant.tuning` may set step_m, stages, stages_ds and wide_stores (0 or 1). By wgmma it may also set transposed: 0
+    asks for the straight loop where tiles have 128 keys. With that loop it may set stages_p (1 or 2), for tiles of 64
+    keys, and releaser (0 or 1), with ordered adds: a warp that releases the semaphores. By mma.sync it may set the m
+    warps of each product: warps_s, warps_dkv, warps_dq. Raises ValueError for a tiling that does not fit (registers and
+    shared memory: NOTE [large dims]; warps; wgmma) and for unknown names.
     """
     tile_m, tile_n, dim = variant.tile_m, variant.tile_n, variant.dim_padded
     number = int("".join(c for c in arch if c.isdigit()))
@@ -151,7 +147,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     if unknown := sorted(
         set(overrides)
         - {"step_m", "stages", "stages_ds", "stages_p", "wide_stores", "releaser", "warps_s", "warps_dkv", "warps_dq"}
-        - {"transposed", "stages_q", "step_groups"}
+        - {"transposed", "step_groups"}
     ):
         raise ValueError(f"variant.tuning has {unknown}, which the backward kernel does not know")
     wgmma = variant.products == "wgmma"
@@ -212,15 +208,11 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
     warpgroup has half of the keys in S, dP, dK and dV, and in dQ half of the queries or of the columns."""
     tile_m, tile_n, dim = variant.tile_m, variant.tile_n, variant.dim_padded
     step_m = overrides.get("step_m", 128) if dim == 64 and tile_m == 128 else 64
-    order = overrides.get("transposed", 1)
-    late, alone, split = order in (2, 4), order == 4, order == 3
-    stages_q = overrides.get("stages_q", 2 + late)
-    chosen = {"transposed": order, "step_m": step_m, "stages": 2, "stages_ds": 2, "stages_q": stages_q}
-    chosen |= {"wide_stores": 1}
+    chosen = {"transposed": 1, "step_m": step_m, "stages": 2, "stages_ds": 2, "wide_stores": 1}
     wrong = {name: value for name, value in overrides.items() if chosen.get(name) != value}
     if variant.products != "wgmma" or tile_n != 128 or wrong or step_m not in (64, 128):
         raise ValueError(
-            f"variant.tuning has transposed: it needs products 'wgmma', tile_n 128 and of {chosen} no other values, "
+            f"variant.tuning has transposed: it needs products 'wgmma', tile_n 128 and no values but {chosen}, "
             f"got {variant.products!r}, {tile_n} and {overrides}"
         )
     warps_dq = (8, 1) if step_m == 128 else (4, 2)
@@ -238,10 +230,6 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
         True,
         wgmma=True,
         transposed=True,
-        stages_q=stages_q,
-        late_dk=late,
-        alone=alone,
-        split=split,
     )
 
 

@@ -91,11 +91,11 @@ def _backward_kernel(variant: Variant, arch: str, injection: Injection) -> Any:
     from kernels.blocksparse.backward.tiling import choose_tiling, default_step_groups
 
     if dict(variant.tuning).get("step_groups", default_step_groups(variant)):
-        from kernels.blocksparse.backward.hopper.dkdv_kernel import KeyGradients
+        from kernels.blocksparse.backward.transposed.dkdv_kernel import KeyGradients
 
         return KeyGradients(variant, arch, injection)
     if choose_tiling(variant, arch).transposed:
-        from kernels.blocksparse.backward.hopper.kernel import TransposedBackward
+        from kernels.blocksparse.backward.transposed.kernel import TransposedBackward
 
         return TransposedBackward(variant, arch, injection)
     return Backward(variant, arch, injection)

@@ -10,7 +10,7 @@ from typing import Any
 
 from cutlass import Constexpr, Float32, Int32, Int64, cute
 
-from kernels.blocksparse.backward.hopper.turns import arrive_empty
+from kernels.blocksparse.backward.transposed.turns import arrive_empty
 from kernels.blocksparse.common.buffers import release
 from kernels.blocksparse.spec.injection import Injections
 from kernels.blocksparse.spec.variant import Injection

@@ -150,7 +150,7 @@ def test_the_semaphore_wait_warp_meets_the_warpgroups_at_every_block(kernel, ord
     the semaphore-release warp's, beside it."""
     tile_m, slots, releaser = kernel
     shape = {"dim": 64, "tile_m": tile_m, "tile_n": 128, "mask": "causal", "deterministic": True, "products": "wgmma"}
-    problem = make(Spec((440,), (400,), 2, 1, tuning=(("releaser", releaser),), **shape))
+    problem = make(Spec((440,), (400,), 2, 1, tuning=(("releaser", releaser), ("transposed", 0)), **shape))
     out, reports = gradients(
         problem, Emulator(resident_ctas=slots, warp_schedule=order, seed=slots, dispatch="permuted"), "sm_90a"
     )
@@ -162,6 +162,7 @@ def test_the_semaphore_wait_warp_meets_the_warpgroups_at_every_block(kernel, ord
 def test_a_semaphore_wait_warp_that_waits_forever_is_named(dim, there):
     """At dim 64 a semaphore-release warp is beside it, which does not wait for the semaphore."""
     shape = {"dim": dim, "tile_m": 64, "tile_n": 128, "mask": "random", "deterministic": True, "products": "wgmma"}
+    shape["tuning"] = (("transposed", 0),)
     injection = Injection("lock is n block", {"lock_of": lock_is_n_block})
     _, reports = gradients(make(Spec((300,), (400,), 2, 1, **shape)), arch="sm_90a", injection=injection)
     assert [r.status for r in reports] == ["finished", "deadlock"]

@@ -50,7 +50,8 @@ def test_on_hopper_warpgroups_multiply(dim, tile_m, tile_n):
 @pytest.mark.parametrize("dim", [64, 128])
 def test_a_semaphore_wait_warp_acquires_where_warpgroups_multiply(dim):
     ordered, atomic = (
-        Variant("backward", "bfloat16", dim, 128, 128, "none", d, products="wgmma") for d in (True, False)
+        Variant("backward", "bfloat16", dim, 128, 128, "none", d, products="wgmma", tuning=(("transposed", 0),))
+        for d in (True, False)
     )
     assert choose_tiling(ordered, "sm_90a").threads == 384 and choose_tiling(atomic, "sm_90a").threads == 256
     ptx = ptx_of(ordered, "sm_90a")

@@ -4,17 +4,17 @@
 
 NOTE [ordered bulk adds] A block's semaphore is acquired before its first step's reductions and released when those of
 its last step are complete. Reductions take the path of the async proxy: a fence orders them after the acquire, and
-`wait_group`, not only its `.read`, and a fence order the release after them. Multiplying warps wait for none of it,
-only for their buffer, which is empty once it has been read.
+`wait_group`, not only its `.read`, and a fence order the release after them. Multiplying warps wait for none of it but
+for their buffer, which is empty once it has been read.
 """
 
 import cutlass
 from cutlass import Int32, cute
 
-from kernels.blocksparse.backward.hopper import turns
-from kernels.blocksparse.backward.hopper.turns import GROUPS, DqBarrier
 from kernels.blocksparse.backward.mainloop_mma import release, target_of, wait
 from kernels.blocksparse.backward.tile_iterator import Block, block_at
+from kernels.blocksparse.backward.transposed import turns
+from kernels.blocksparse.backward.transposed.turns import GROUPS, DqBarrier
 from kernels.blocksparse.common.bulk import add_run
 
 

@@ -4,7 +4,7 @@
 
 Arguments, order of tiles and numbers are those of backward/kernel.py.
 
-NOTE [warpgroups] Two warpgroups multiply: mainloop_transposed.py. Of the other one, which leaves them its registers,
+NOTE [warpgroups] Two warpgroups multiply: mainloop.py. Of the other one, which leaves them its registers,
 one warp loads by TMA and reads the block lists (loads.py), one adds dQ in memory (dq_warp.py), and two end at once. How
 they take turns: NOTE [turns of the transposed loop] of turns.py.
 """
@@ -20,15 +20,15 @@ from kernels.blocksparse.backward.dkv_partials import keys_product, sums_of, wri
 from kernels.blocksparse.backward.dq_accumulator import dq_product
 from kernels.blocksparse.backward.entry import Backward
 from kernels.blocksparse.backward.gemms import share, store_float32
-from kernels.blocksparse.backward.hopper import dq_warp, loads, turns
-from kernels.blocksparse.backward.hopper.mainloop_transposed import mainloop_transposed
-from kernels.blocksparse.backward.hopper.query_words import LaneQueries
 from kernels.blocksparse.backward.kernel import Gradients
 from kernels.blocksparse.backward.load import store_rows
 from kernels.blocksparse.backward.mainloop_mma import Work, sync_multiplying
 from kernels.blocksparse.backward.mma import accumulator, staged_layout
 from kernels.blocksparse.backward.tile_iterator import Counts, Lists, Order, take_place
 from kernels.blocksparse.backward.tiling import ENTRY_STAGES, MMA_REGISTERS, SEMAPHORE_REGISTERS, THREADS
+from kernels.blocksparse.backward.transposed import dq_warp, loads, turns
+from kernels.blocksparse.backward.transposed.mainloop import mainloop_transposed
+from kernels.blocksparse.backward.transposed.query_words import LaneQueries
 from kernels.blocksparse.backward.wgmma import (
     WARPGROUP,
     GroupProduct,
@@ -171,12 +171,12 @@ class TransposedBackward(Backward):
         of_scores = GroupProduct(self.dtype, (tile_n, step_m, dim), tiling.warps_s)
         by_keys = keys_product(tiling, self.dtype)
         to_dq = dq_product(tiling, self.dtype)
-        of_q, of_do = (step_m, dim, tiling.stages_q), (step_m, dim, tiling.stages)
+        of_queries = (step_m, dim, tiling.stages)
         of_ds = (tile_n, step_m, tiling.stages_ds)
         w.to_s = GroupThread(of_scores, thread, s.sK, s.sQ)
         w.to_dp = GroupThread(of_scores, thread, s.sV, s.sdO)
-        w.to_dv = GroupThread(by_keys, thread, None, transposed_operand(s.plaindO, *of_do))
-        w.to_dk = GroupThread(by_keys, thread, None, transposed_operand(s.plainQ, *of_q))
+        w.to_dv = GroupThread(by_keys, thread, None, transposed_operand(s.plaindO, *of_queries))
+        w.to_dk = GroupThread(by_keys, thread, None, transposed_operand(s.plainQ, *of_queries))
         w.to_dq = GroupThread(
             to_dq, thread, transposed_operand(s.sdS, *of_ds), transposed_operand(s.plainK, tile_n, dim)
         )
@@ -191,8 +191,8 @@ class TransposedBackward(Backward):
             return memory.allocate_tensor(dtype, layout, byte_alignment=1024 if dtype is self.dtype else 128)
 
         by_key = staged_layout(tile_n, dim, 1)
-        q, do = staged_layout(step_m, dim, tiling.stages_q), staged_layout(step_m, dim, tiling.stages)
-        plainK, plainV, plainQ, plaindO = tensor(by_key), tensor(by_key), tensor(q), tensor(do)
+        by_query = staged_layout(step_m, dim, tiling.stages)
+        plainK, plainV, plainQ, plaindO = tensor(by_key), tensor(by_key), tensor(by_query), tensor(by_query)
         return SimpleNamespace(
             plainK=plainK[None, None, 0],
             plainV=plainV[None, None, 0],
@@ -200,11 +200,11 @@ class TransposedBackward(Backward):
             plaindO=plaindO,
             sK=operand(plainK, tile_n, dim, 1),
             sV=operand(plainV, tile_n, dim, 1),
-            sQ=operand(plainQ, step_m, dim, tiling.stages_q),
+            sQ=operand(plainQ, step_m, dim, tiling.stages),
             sdO=operand(plaindO, step_m, dim, tiling.stages),
             sdS=tensor(staged_layout(tile_n, step_m, tiling.stages_ds)),
             sdQ=tensor(cute.make_layout(step_m * dim), Float32),
-            sLSE=tensor(cute.make_layout((step_m, tiling.stages_q)), Float32),
+            sLSE=tensor(cute.make_layout((step_m, tiling.stages)), Float32),
             sDelta=tensor(cute.make_layout((step_m, tiling.stages)), Float32),
             sEntries=tensor(cute.make_layout((4, ENTRY_STAGES)), Int32),
             sTileNumber=tensor(cute.make_layout(1), Int32),

@@ -16,14 +16,14 @@ from cutlass.memory import SmemAllocator
 
 from kernels.blocksparse.backward.dkv_partials import VECTOR, write_sums
 from kernels.blocksparse.backward.gemms import share, store_float32
-from kernels.blocksparse.backward.hopper import loads, turns
-from kernels.blocksparse.backward.hopper.kernel import TransposedBackward
-from kernels.blocksparse.backward.hopper.mainloop_dkdv import gather_sums, mainloop_dkdv
-from kernels.blocksparse.backward.hopper.query_words import LaneQueries
 from kernels.blocksparse.backward.load import store_rows
 from kernels.blocksparse.backward.mainloop_mma import Work
 from kernels.blocksparse.backward.mma import accumulator, staged_layout
 from kernels.blocksparse.backward.tiling import ENTRY_STAGES, MMA_REGISTERS, SEMAPHORE_REGISTERS
+from kernels.blocksparse.backward.transposed import loads, turns
+from kernels.blocksparse.backward.transposed.kernel import TransposedBackward
+from kernels.blocksparse.backward.transposed.mainloop_dkdv import gather_sums, mainloop_dkdv
+from kernels.blocksparse.backward.transposed.query_words import LaneQueries
 from kernels.blocksparse.backward.wgmma import WARPGROUP, GroupProduct, GroupThread, operand, transposed_operand
 from kernels.blocksparse.common.tile_loads import TileCopy
 from kernels.blocksparse.spec.variant import BACKWARD_OF_STEPS, NO_INJECTION, Injection, Variant

@@ -5,8 +5,8 @@
 NOTE [turns of the transposed loop] An mbarrier for each arrow between the loading warp and the multiplying warps: a
 stage of Q (with LSE, and the step's block in the entry buffer) or of dO (with delta) is full, or empty. Step i uses
 stage i % stages for the (i // stages)-th time, which by parity is the phase of `full` that it waits for. Named barriers
-between a warpgroup and the dQ warp: the warpgroup's buffer of dQ is full, or empty. All multiplying warps meet once a
-step, when dS is in shared memory.
+between a warpgroup and the dQ warp: the warpgroup's buffer of dQ is full, or empty; and between the
+warpgroups: dS of a stage is in shared memory.
 """
 
 from enum import IntEnum
@@ -38,7 +38,8 @@ def barrier_count(tiling: Tiling) -> int:
 
 
 class DqBarrier(IntEnum):
-    """Named barriers, the first of one for each warpgroup; 0 is `NamedBarrier.MAIN`."""
+    """Named barriers, the first of one for each warpgroup, DS of one for each warpgroup and stage; 0 is
+    `NamedBarrier.MAIN`."""
 
     EMPTY = 1
     FULL = 3

@@ -4,13 +4,17 @@
 
 P and dS so stay in registers as operand A of dV and dK; only dS goes to shared memory too, for dQ. In a step:
 
-    dP                                 issued; S was issued in the step before
-    S is done:   P                     in registers, masked, while dP runs
+    dP                                 issued; S is there
+    P                                  in registers, masked, while dP runs
     dV                                 issued
-    dP is done:  dS                    in registers and shared memory, while dV runs
-    both warpgroups meet               dS of all keys is there
-    dQ, dK, S of the next step         issued
-    dQ is done:  to shared memory      while dK and S run; the dQ warp adds it in memory
+    dP is done:  dS                    in registers and shared memory, while dV runs; the other warpgroup is told
+    dK, S of the next step             issued
+    the other warpgroup's dS is there
+    dQ                                 issued; when all products are done, to shared memory: the dQ warp adds it
+
+A warpgroup waits for the other one only behind dK and S, which need its own dS alone: so the two may drift apart, and
+one multiplies while the other computes exponentials. No product is in flight where the loop turns: ptxas would
+serialise all of them (C7514), as it does where registers do not suffice (C7512).
 """
 
 import cutlass
@@ -18,12 +22,12 @@ from cutlass import BFloat16, Float32, Int32, Uint32, cute
 
 from kernels.blocksparse.backward import dq_accumulator, masking, softmax_gradient
 from kernels.blocksparse.backward.gemms import share_rounded
-from kernels.blocksparse.backward.hopper import turns
-from kernels.blocksparse.backward.hopper.query_words import find_kept, prefetch_words
-from kernels.blocksparse.backward.hopper.turns import GROUPS, DqBarrier
-from kernels.blocksparse.backward.mainloop_mma import is_masked, sync_multiplying
+from kernels.blocksparse.backward.mainloop_mma import is_masked
 from kernels.blocksparse.backward.mma import accumulator
 from kernels.blocksparse.backward.tile_iterator import block_at
+from kernels.blocksparse.backward.transposed import turns
+from kernels.blocksparse.backward.transposed.query_words import find_kept, prefetch_words
+from kernels.blocksparse.backward.transposed.turns import GROUPS, DqBarrier
 from kernels.blocksparse.backward.wgmma import WARPGROUP, finish, issue, issue_from_registers, publish
 from kernels.blocksparse.common.layouts import as_operand_a, rows_columns
 from kernels.blocksparse.common.mask_words import branch
@@ -35,32 +39,27 @@ ATOMS = 4  # of a thread's accumulator, for which LSE or delta is read at once: 
 def mainloop_transposed(w) -> None:
     """Runs all steps of the row: rdK and rdV, to which products are added, and dQ."""
     tiling, storage, thread = w.tiling, w.storage, w.thread
-    stages, stages_q, late = tiling.stages, tiling.stages_q, tiling.late_dk
-    before_reuse = w.kernel.before_reuse
+    stages, before_reuse = tiling.stages, w.kernel.before_reuse
     group = cute.arch.make_warp_uniform(thread // WARPGROUP)
     iterations = w.total * tiling.steps
     rS = accumulator(w.to_s)
     rWords = cute.make_rmem_tensor(tiling.step_m // 32, Uint32)
     if iterations > 0:
         cute.arch.mbarrier_wait(w.k_full, 0)
-        turns.await_full(w.q_full, Int32(0), stages_q)
+        turns.await_full(w.q_full, Int32(0), stages)
         issue(w.to_s, rS, 0, 0, add=False)
         cute.arch.mbarrier_wait(w.v_full, 0)
         finish()
         masked = words_of_step(w, rWords, Int32(0))
         for step in cutlass.range(iterations, unroll=1):
-            stage, stage_q = step % stages, step % stages_q
+            stage = step % stages
             turns.await_full(w.do_full, step, stages)
             rdP = accumulator(w.to_dp)
             issue(w.to_dp, rdP, 0, stage, add=False)
             rSlope = cute.make_rmem_tensor_like(rS) if cutlass.const_expr(w.variant.softcap) else None
-            scores_to_probabilities(w, rS, rSlope, stage_q)
+            scores_to_probabilities(w, rS, rSlope, stage)
             for _ in cutlass.range(branch(masked)):
                 masking.apply_words(rows_columns(rS), find_kept(w, rWords))
-            if cutlass.const_expr(late):
-                finish(1)
-                if step > 0:
-                    turns.arrive_empty(w.q_empty, step - 1, stages_q)
             rP = rounded(rS, w.dtype)
             issue_from_registers(w.to_dv, w.rdV, as_operand_a(rP), stage)
 
@@ -72,53 +71,24 @@ def mainloop_transposed(w) -> None:
             rdS = rounded(rdP, w.dtype)
             share_rounded(w.to_s.mma, rdS, storage.sdS[None, None, stage], thread)
             publish()
-            rdQ = accumulator(w.to_dq)
-            if cutlass.const_expr(tiling.split):
-                turns.arrive_ds(group, stage)
-                issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), stage_q)
-                finish(1)
-                turns.arrive_empty(w.do_empty, step, stages)
-            else:
-                if cutlass.const_expr(tiling.alone):
-                    finish()
-                sync_multiplying()
-                issue(w.to_dq, rdQ, stage, 0, add=False)
-                if cutlass.const_expr(not tiling.alone):
-                    finish(1)
-                    turns.arrive_empty(w.do_empty, step, stages)
-                if cutlass.const_expr(not late):
-                    issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), stage_q)
+            turns.arrive_ds(group, stage)
+
+            issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), stage)
+            finish(1)
+            turns.arrive_empty(w.do_empty, step, stages)
             # the last step multiplies its own scores once more, which nobody reads: no branch around a product
             following = cutlass.min(step + 1, iterations - 1)
-            turns.await_full(w.q_full, following, stages_q)
-            rNext = accumulator(w.to_s)
-            issue(w.to_s, rNext, 0, following % stages_q, add=False)
+            turns.await_full(w.q_full, following, stages)
+            # registers of their own: rS, as a result of before, would be live until this product writes it
+            rNext, rdQ = accumulator(w.to_s), accumulator(w.to_dq)
+            issue(w.to_s, rNext, 0, following % stages, add=False)
             masked = words_of_step(w, rWords, following)
-            if cutlass.const_expr(tiling.split):
-                turns.await_ds(group, stage)
-                issue(w.to_dq, rdQ, stage, 0, add=False)
-                finish()
-                turns.arrive_empty(w.q_empty, step, stages_q)
-                hand_over_dq(w, rdQ)
-            elif cutlass.const_expr(tiling.alone):
-                finish()
-                turns.arrive_empty(w.do_empty, step, stages)
-                rS.store(rNext.load())
-                issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), stage_q)
-                hand_over_dq(w, rdQ)
-            elif cutlass.const_expr(late):
-                issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), stage_q)
-                finish(2)
-                hand_over_dq(w, rdQ)
-                finish(1)
-            else:
-                finish(2)
-                hand_over_dq(w, rdQ)
-                finish()
-                turns.arrive_empty(w.q_empty, step, stages_q)
-            if cutlass.const_expr(not tiling.alone):
-                rS.store(rNext.load())
-        finish()
+            turns.await_ds(group, stage)
+            issue(w.to_dq, rdQ, stage, 0, add=False)
+            finish()
+            turns.arrive_empty(w.q_empty, step, stages)
+            hand_over_dq(w, rdQ)
+            rS.store(rNext.load())
         before_reuse(thread)
 
 
@@ -134,9 +104,8 @@ def words_of_step(w, rWords: cute.Tensor, step: Int32):
 @cute.jit
 def hand_over_dq(w, rdQ: cute.Tensor) -> None:
     """Leaves a warpgroup's share of dQ in shared memory for the dQ warp, in the order of NOTE [dQ accumulator]."""
-    group = cute.arch.make_warp_uniform(w.thread // WARPGROUP)
+    group, vector = cute.arch.make_warp_uniform(w.thread // WARPGROUP), w.tiling.vector
     turns.await_dq(DqBarrier.EMPTY, group)
-    vector = w.tiling.vector
     first = group * (w.tiling.step_m * w.tiling.dim // GROUPS) + w.thread % WARPGROUP * vector
     here, there = dq_accumulator.fragment_views(
         rdQ, w.storage.sdQ.iterator + cute.assume(first, divby=vector), WARPGROUP, vector
@@ -172,7 +141,7 @@ def atoms_of(values: cute.Tensor, first: int, count: int) -> cute.Tensor:
 
 @cute.jit
 def scores_to_probabilities(w, rS: cute.Tensor, rSlope, stage: Int32) -> None:
-    """S becomes P, not masked yet, by parts: what is read of LSE takes few registers."""
+    """S becomes P, not masked yet; LSE is read by parts, which take few registers."""
     for first in cutlass.range_constexpr(0, w.tiling.step_m // 8, ATOMS):
         part = by_query(atoms_of(rS, first, ATOMS))
         slope = by_query(atoms_of(rSlope, first, ATOMS)) if cutlass.const_expr(w.variant.softcap) else None

@@ -23,8 +23,9 @@ from cutlass import Float32, Int32, Uint32, cute
 
 from kernels.blocksparse.backward import masking, softmax_gradient
 from kernels.blocksparse.backward.dq_accumulator import fragment_views
-from kernels.blocksparse.backward.hopper import turns
-from kernels.blocksparse.backward.hopper.mainloop_transposed import (
+from kernels.blocksparse.backward.mma import accumulator
+from kernels.blocksparse.backward.transposed import turns
+from kernels.blocksparse.backward.transposed.mainloop import (
     ATOMS,
     atoms_of,
     by_query,
@@ -33,8 +34,7 @@ from kernels.blocksparse.backward.hopper.mainloop_transposed import (
     subtract_delta,
     words_of_step,
 )
-from kernels.blocksparse.backward.hopper.query_words import find_kept
-from kernels.blocksparse.backward.mma import accumulator
+from kernels.blocksparse.backward.transposed.query_words import find_kept
 from kernels.blocksparse.backward.wgmma import WARPGROUP, finish, issue, issue_from_registers
 from kernels.blocksparse.common.layouts import as_operand_a, rows_columns
 from kernels.blocksparse.common.mask_words import branch

@@ -1,1 +1,0 @@
-"""Backward kernels for Hopper with keys as rows of the scores, and loads by TMA: of all gradients, of dK and dV."""

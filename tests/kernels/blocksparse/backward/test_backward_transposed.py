@@ -1,0 +1,186 @@
+"""The transposed main loop of Hopper's backward kernel: what it is built from, what it computes on the emulated GPU
+with all of its checks, and what planted bugs do."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+
+pytest.importorskip("cutlass")
+pytest.importorskip("llvmlite")
+
+import backward_problems
+from backward_problems import Spec, errors, make
+from blocksparse_runs import ptx_of
+from covering import covering
+
+from fuzz.compiling import obtain
+from fuzz.devices.cuda import build_of
+from fuzz.devices.emulator import Emulator
+from fuzz.devices.emulator.config import ALL_CHECKS
+from kernels.blocksparse.backward.tiling import SHARED_MEMORY, choose_tiling
+from kernels.blocksparse.compile.build import build
+from kernels.blocksparse.spec.signature import ordered
+from kernels.blocksparse.spec.variant import MASKS, NO_INJECTION, OF_PREPROCESS, Variant
+from kernels.mutants.blocksparse.table import MUTANTS
+
+ARCH = "sm_90a"
+SCHEDULES = ["in_order", "random", "oldest_last", "greedy"]
+
+
+def variant(dim=64, mask="none", **options):
+    return Variant(
+        **{"kind": "backward", "dtype": "bfloat16", "dim_padded": dim, "mask": mask, "products": "wgmma", **options}
+    )
+
+
+@cache
+def loaded(of, injection=NO_INJECTION):
+    compiled = build(of, ARCH, injection) if injection.replacements else obtain(build_of(of, ARCH, NO_INJECTION)).folder
+    return Emulator(strict=False, checks=ALL_CHECKS).load(compiled)
+
+
+def run(spec: Spec, injection=NO_INJECTION, **emulated):
+    """(problem, gradients, reports). Where adds are not ordered, their order is no finding."""
+    problem = make(replace(spec, products="wgmma", tile_n=128))
+    checks = ALL_CHECKS if spec.deterministic else ALL_CHECKS - {"unordered_adds"}
+    emulator = Emulator(strict=False, checks=checks, **{"resident_ctas": 3, **emulated})
+    reports = []
+
+    def launch(of, values):
+        assert of.kind == "preprocess" or choose_tiling(of, ARCH).transposed
+        if not reports or reports[-1].status == "finished":
+            reports.append(loaded(of, injection.part(of.kind))(*ordered(of.kind, values), emulator=emulator))
+
+    out, _ = backward_problems.run(problem, launch)
+    return problem, out, reports
+
+
+def check(spec: Spec, **emulated):
+    problem, out, reports = run(spec, **emulated)
+    assert [(r.status, r.findings) for r in reports] == [("finished", [])] * len(reports), "\n".join(map(str, reports))
+    found = errors(problem, out)
+    assert max(found.values()) <= 1, found
+    return out
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+def test_loads_are_bulk_copies_and_dq_is_added_by_bulk_reductions(dim):
+    ptx = ptx_of(variant(dim, "bits", deterministic=True), ARCH)
+    for form in (
+        *("cp.async.bulk.tensor.4d.shared::c", "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32"),
+        *("mbarrier.arrive.expect_tx", "setmaxnreg.dec.sync.aligned.u32", "wgmma.mma_async", "ld.acquire.gpu"),
+        *("cp.async.bulk.wait_group \t0", "cp.async.bulk.wait_group.read \t0", "stmatrix"),
+    ):
+        assert form in ptx, form
+    for form in ("mma.sync", "ldmatrix", "red.relaxed.gpu.global.add", ".local"):
+        assert form not in ptx, form
+
+
+@pytest.mark.skipif(shutil.which("ptxas") is None, reason="needs ptxas")
+@pytest.mark.parametrize(("dim", "mask"), covering([64, 128], MASKS, strength=1))
+def test_products_run_beside_other_work_and_their_registers_are_not_spilled(dim, mask, tmp_path):
+    """ptxas names kernels whose wgmma it serialises: C7510 to C7514. The loading warp may spill a few registers."""
+    path = tmp_path / "kernel.ptx"
+    path.write_text(ptx_of(variant(dim, mask), ARCH))
+    command = ["ptxas", "-v", "-arch=sm_90a", str(path), "-o", str(tmp_path / "kernel.cubin")]
+    said = subprocess.run(command, capture_output=True, text=True, check=False).stderr
+    if "Unsupported .version" in said:
+        pytest.skip("this ptxas is too old for the PTX")
+    assert not re.search(r"C75\d\d", said), said
+    found = re.search(r"(\d+) bytes spill stores", said)
+    assert found and int(found[1]) <= 64, said
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("tile_m", [64, 128])
+def test_shared_memory_is_what_the_tiling_says(dim, tile_m):
+    tiling = choose_tiling(variant(dim, tile_m=tile_m), ARCH)
+    assert tiling.shared_bytes <= SHARED_MEMORY[90]
+    assert tiling.step_m == (128 if (dim, tile_m) == (64, 128) else 64)
+
+
+def test_what_it_has_not_is_refused():
+    for tuning in ((("releaser", 1),), (("stages", 3),), (("step_m", 32),)):
+        with pytest.raises(ValueError, match=r"^variant\.tuning has"):
+            build(variant(tuning=tuning), ARCH)
+    with pytest.raises(ValueError, match=r"^variant\.tuning has transposed"):
+        build(variant(128, tile_n=64, tuning=(("transposed", 1),)), ARCH)
+
+
+SPECS = {
+    "full": Spec((150,), (130,), dim=128, tile_m=128),
+    "band, ordered": Spec((150, 300), (330, 270), 2, 1, dim=128, tile_m=128, mask="causal", deterministic=True),
+    "bits, a soft cap, split": Spec(
+        (300, 70), (260, 130), 4, 2, dim=64, tile_m=128, mask="random", softcap=1.5, group_split=2
+    ),
+    "window, packed": Spec((200, 0, 130), (260, 5, 70), 2, 2, dim=128, tile_m=64, mask="window", packed=True),
+    "intervals, float16, a view": Spec(
+        (200,), (260,), 2, 1, dim=56, tile_m=128, mask="documents", dtype=torch.float16, view=True
+    ),
+    "more blocks than the entry buffer holds": Spec(
+        (64 * 70 + 1,), (130,), 2, 1, dim=64, tile_m=64, deterministic=True, group_split=1
+    ),
+    "float32": Spec((140,), (130,), 2, 1, dim=120, tile_m=128, mask="random", float32=True),
+    "no keys": Spec((100, 60), (0, 60), dim=64, tile_m=64, mask="causal", packed=True),
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_gradients(name):
+    check(SPECS[name])
+
+
+@pytest.mark.parametrize(
+    ("dim", "tile_m", "mask", "order", "slots"),
+    covering([64, 128], [64, 128], ["full", "causal", "documents", "random"], SCHEDULES, [1, 3, 5]),
+)
+def test_ordered_adds_have_the_same_bits_in_every_schedule(dim, tile_m, mask, order, slots):
+    spec = Spec((200, 130), (330, 140), 2, 1, dim=dim, tile_m=tile_m, mask=mask, deterministic=True)
+    first = check(spec)
+    again = check(spec, resident_ctas=slots, warp_schedule=order, seed=slots, dispatch="permuted")
+    for name, x in first.items():  # rows past a sequence's end are NaN still
+        assert torch.equal(x.nan_to_num(7.0), again[name].nan_to_num(7.0)), name
+
+
+ORDERED = Spec((300, 130), (300, 140), 2, 1, dim=128, tile_m=128, mask="random", deterministic=True)
+CAPPED = Spec((300,), (300,), 2, 1, dim=64, tile_m=128, mask="causal", softcap=1.5)
+
+
+def bugs():
+    """Mutants of the backward kernel that this loop has the injection points of."""
+    tuned = variant()
+    points = set(type(_kernel(tuned)).INJECTION_POINTS)
+    for name, mutant in MUTANTS.items():
+        replaced = set(mutant.injection.backward.replacements) - set(OF_PREPROCESS)
+        if replaced and replaced <= points and name != "lock_is_n_block":
+            yield name
+
+
+def _kernel(of):
+    from kernels.blocksparse.backward.transposed.kernel import TransposedBackward
+
+    return TransposedBackward(of, ARCH)
+
+
+@pytest.mark.parametrize("name", list(bugs()))
+def test_planted_bugs_are_seen(name):
+    """By a finding, a deadlock or wrong gradients; unordered adds are a finding."""
+    injection = MUTANTS[name].injection.backward
+    spec = CAPPED if "softcap" in name else ORDERED
+    problem, out, reports = run(spec, injection, warp_schedule="random", seed=3)
+    ended = all(r.status == "finished" and not r.findings for r in reports)
+    assert not ended or max(errors(problem, out).values()) > 1
+
+
+def test_a_dq_warp_that_waits_forever_is_named():
+    _, _, reports = run(replace(ORDERED, mask="window"), MUTANTS["lock_is_n_block"].injection.backward)
+    assert [r.status for r in reports] == ["finished", "deadlock"]
+    said = str(reports[-1])
+    assert re.search(r"warp 1 waits for semaphores\[[01], [01], [0-2]\] = \d to become \d", said), said
