@@ -32,7 +32,7 @@ REPEATS = 2  # of every case: in order, and with warps and CTAs at random
 TILE, LONG_LIST = 64, 8  # queries and keys of a tile; tiles
 _DRAWS = 20_000  # at most, for the cases of a configuration
 _POOL = 80  # cases to choose among
-_FORMS_POOL = 320  # of dynamic_mask
+_FORMS_POOL = 160  # of dynamic_mask
 _LONG = 5  # of them at most have a long list: 15 of a session's 300 do
 
 

