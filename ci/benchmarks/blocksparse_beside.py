@@ -1,6 +1,6 @@
 """Speed of the block-sparse kernels beside FlashAttention-4 and cuDNN on a Hopper GPU, in one run.
 
-    python ci/benchmarks/blocksparse_beside.py --seconds 240 --out ci/results/blocksparse_beside_h100.json
+    python ci/benchmarks/blocksparse_beside.py --seconds 240 --out ci/results/blocksparse_beside_h200.json
     python ci/benchmarks/blocksparse_beside.py --dry --out /tmp/x.json     tiny, on the emulated GPU, without the others
 
 Rows are masks (causal, full, windows, random blocks) at 2,048 to 32,768 tokens, head dims 64 and 128, 16 query heads

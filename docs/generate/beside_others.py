@@ -1,4 +1,4 @@
-"""The table of the block-sparse kernels beside FlashAttention-4 and cuDNN, from blocksparse_beside_h100.json."""
+"""The table of the block-sparse kernels beside FlashAttention-4 and cuDNN, from blocksparse_beside_h200.json."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def table() -> str:
         "| deterministic over atomic: ours / FA4 |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    for row in sorted(load("blocksparse_beside_h100")["rows"], key=place):
+    for row in sorted(load("blocksparse_beside_h200")["rows"], key=place):
         if "trouble" in row:
             lines.append(f"| {row['entry']} | {row['trouble']} | | | | |")
             continue

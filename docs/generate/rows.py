@@ -499,7 +499,7 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
         Row(
             "`blocksparse` over FlashAttention-4's speed, in one run",
             over_flash_4,
-            "blocksparse_beside_h100",
+            "blocksparse_beside_h200",
             BLOCKSPARSE,
         ),
         Row(
