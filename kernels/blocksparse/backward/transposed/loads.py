@@ -23,7 +23,7 @@ LATE = 8
 @cute.jit
 def load_all(w, head_kv: Int32, first_key: Int64) -> None:
     """The loading warp's work for a tile of keys. first_key: the tile's first row in its batch."""
-    steps, storage, stages = w.tiling.steps, w.storage, w.tiling.stages
+    steps, storage, stages, stages_q = w.tiling.steps, w.storage, w.tiling.stages, w.tiling.stages_q
     if w.total > 0:
         load_keys(w, w.k, storage.sK, head_kv, first_key, w.k_full)
         load_keys(w, w.v, storage.sV, head_kv, first_key, w.v_full)
@@ -32,7 +32,7 @@ def load_all(w, head_kv: Int32, first_key: Int64) -> None:
         if step % steps == 0 and (entry == 0 or entry % HALF == LATE):
             look_up(w, entry)
         block = block_at(storage.sEntries, entry)
-        turns.await_empty(w.q_empty, step, stages)
+        turns.await_empty(w.q_empty, step, stages_q)
         load_step(w, w.q, w.statistics[0], block, step, storage.sQ, storage.sLSE, w.q_full)
         turns.await_empty(w.do_empty, step, stages)
         load_step(w, w.do, w.statistics[1], block, step, storage.sdO, storage.sDelta, w.do_full)
