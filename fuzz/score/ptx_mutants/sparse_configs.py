@@ -171,7 +171,7 @@ def _cases(target: Any, name: str, seed: int) -> Iterator[Case]:
 
 
 def _form(case: Case) -> tuple[bool, ...]:
-    """What decides, beside the configuration, which kernels a case of dynamic_mask launches: the flag for causality,
+    """Features that, beside the configuration, choose a dynamic_mask case's kernels: the flag for causality,
     whether rows of the operands, and of mask and bias, can be read 16 bytes at a time, and the sums of dK and dV."""
     p, given = case.problem, OPTIONS.of(case)
     flag = given["mask"] == "both" or (given["mask"] == "auto" and by_a_flag(p) and direction(p.mask) is not None)

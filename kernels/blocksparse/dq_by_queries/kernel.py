@@ -331,7 +331,7 @@ class DQByQueries:
 
 
 class _Step:
-    """What masks ask of a tuning."""
+    """The part of a tuning that masks need."""
 
     step = STEP
 

@@ -117,10 +117,10 @@ def differences(w, rounded: cute.Tensor) -> None:
 
 @cute.jit
 def release_scored(buffers: Buffers, step: Int32) -> None:
-    """What becomes of a stage of K when S is there: dQ is still to read it."""
+    """Keeps a stage of K when S is there: dQ is still to read it."""
 
 
 @cute.jit
 def release_multiplied(buffers: Buffers, step: Int32) -> None:
-    """What becomes of a stage of K when the dQ of its step has been added: it is released."""
+    """Releases a stage of K when the dQ of its step has been added."""
     release(buffers, step)

@@ -94,7 +94,7 @@ def separate_group_split(
 def separate_traffic(
     batch: int, heads_q: int, heads_kv: int, rows: int, dim: int, visits: int, group_split: int
 ) -> float:
-    """What dK and dV take in the backward kernel and in postprocess, in bytes that memory would move in that time.
+    """Cost of dK and dV in the backward kernel and in postprocess, in bytes that memory would move in that time.
 
     Q and dO are read `visits` times. The CTAs in flight read rows of all heads of a unit, at times that have nothing to
     do with one another: of what they read, the L2 cache has its own size's share of a unit's rows, and memory moves the

@@ -17,7 +17,7 @@ GROUPS = HALF // 32
 
 
 class LaneWords:
-    """What masking.find_words takes as `Words`: the queries of a lane, and the first of its warp's keys."""
+    """The `Words` that masking.find_words takes: the queries of a lane, and the first of its warp's keys."""
 
     def __init__(self, thread: Int32, half: Int32) -> None:
         self.row = [half * HALF + 32 * group + thread % 32 for group in range(GROUPS)]

@@ -122,7 +122,7 @@ def load_rows(w, rows, values, sX: cute.Tensor, full: cute.Pointer) -> None:
 
 
 def functions_of(w) -> dict:
-    """What TileLoads takes as `functions`."""
+    """The functions that TileLoads takes."""
     return {
         "whole": w.kernel.whole,
         "expected_bytes": w.kernel.expected_bytes,

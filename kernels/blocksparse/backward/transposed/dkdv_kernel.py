@@ -56,7 +56,7 @@ class KeyGradients(TransposedBackward):
 
     @cute.jit
     def roles(self, w, head_kv: Int32, row: Int64, dk, dv, mSums, sums) -> None:
-        """What each warp does."""
+        """The roles of the warps."""
         warp = cute.arch.make_warp_uniform(w.thread // 32)
         if warp < WARPGROUP // 32:
             cute.arch.setmaxregister_decrease(SEMAPHORE_REGISTERS)

@@ -126,7 +126,7 @@ class TransposedBackward(Backward):
 
     @cute.jit
     def roles(self, w, head_kv: Int32, row: Int64, dk, dv, mSums, sums) -> None:
-        """What each warp does: NOTE [warpgroups]."""
+        """The roles of the warps: NOTE [warpgroups]."""
         warp = cute.arch.make_warp_uniform(w.thread // 32)
         if warp < WARPGROUP // 32:
             cute.arch.setmaxregister_decrease(SEMAPHORE_REGISTERS)

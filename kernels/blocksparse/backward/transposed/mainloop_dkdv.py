@@ -109,7 +109,7 @@ def to_probabilities(w, rS: cute.Tensor, rSlope, stage: Int32) -> None:
 
 @cute.jit
 def gather_sums(w) -> cute.Tensor:
-    """Of two warpgroups the first gets all of dK and the second all of dV: (64 values of each thread). All multiplying
+    """Exchanges sums: one warpgroup gets all of dK, the other all of dV (64 values of each thread). All multiplying
     threads call it after their last product; the stages of Q, which nobody reads or loads any more, take the sums."""
     group, rdK, rdV = w.group, w.rdK, w.rdV
     rMine, rOther = cute.make_rmem_tensor_like(rdK), cute.make_rmem_tensor_like(rdK)

@@ -17,7 +17,7 @@ KEYS = 16  # of a warp
 
 
 class LaneQueries:
-    """What masking.find_words takes as `Words`: the queries of a lane, and the first key of the word that has its
+    """The `Words` that masking.find_words takes: the queries of a lane, and the first key of the word that has its
     warp's keys."""
 
     def __init__(self, thread: Int32, step_m: int) -> None:

@@ -161,7 +161,7 @@ def advance(w) -> Boolean:
 
 @cute.jit
 def follow(w) -> None:
-    """As `advance`, for every row in every step: without a branch, the factors are computed among the exponentials."""
+    """`advance` for every row in every step: without a branch, the factors are computed among the exponentials."""
     acc_s_mn = layouts.rows_columns(w.acc_s)
     row_ref, row_sum, factors, factor_of, finite_of = w.row_ref, w.row_sum, w.factors, w.correction, w.finite
     for i in cutlass.range_constexpr(cute.size(row_ref)):
