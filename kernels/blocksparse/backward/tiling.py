@@ -100,6 +100,12 @@ class Tiling:
         return THREADS // 2 if self.transposed else THREADS
 
     @property
+    def dq_by_dim(self) -> bool:
+        """True where dQ is computed transposed, a warpgroup having half of its columns: NOTE [dQ by dim] of
+        dq_accumulator.py."""
+        return self.transposed and self.dim == 128
+
+    @property
     def steps(self) -> int:
         """Iterations per block."""
         return self.tile_m // self.step_m

@@ -177,9 +177,11 @@ class TransposedBackward(Backward):
         w.to_dp = GroupThread(of_scores, thread, s.sV, s.sdO)
         w.to_dv = GroupThread(by_keys, thread, None, transposed_operand(s.plaindO, *of_queries))
         w.to_dk = GroupThread(by_keys, thread, None, transposed_operand(s.plainQ, *of_queries))
-        w.to_dq = GroupThread(
-            to_dq, thread, transposed_operand(s.sdS, *of_ds), transposed_operand(s.plainK, tile_n, dim)
-        )
+        by_dim = transposed_operand(s.plainK, tile_n, dim)
+        if tiling.dq_by_dim:
+            w.to_dq = GroupThread(to_dq, thread, by_dim, operand(s.sdS, step_m, tile_n, tiling.stages_ds))
+        else:
+            w.to_dq = GroupThread(to_dq, thread, transposed_operand(s.sdS, *of_ds), by_dim)
 
     def shared_memory(self) -> SimpleNamespace:
         """K and V, later dK and dV; the stages of Q and dO; dS with keys as rows; dQ; all else. Tiles twice: `plain`
@@ -192,6 +194,7 @@ class TransposedBackward(Backward):
 
         by_key = staged_layout(tile_n, dim, 1)
         by_query = staged_layout(step_m, dim, tiling.stages)
+        of_ds = (step_m, tile_n) if tiling.dq_by_dim else (tile_n, step_m)
         plainK, plainV, plainQ, plaindO = tensor(by_key), tensor(by_key), tensor(by_query), tensor(by_query)
         return SimpleNamespace(
             plainK=plainK[None, None, 0],
@@ -202,7 +205,7 @@ class TransposedBackward(Backward):
             sV=operand(plainV, tile_n, dim, 1),
             sQ=operand(plainQ, step_m, dim, tiling.stages),
             sdO=operand(plaindO, step_m, dim, tiling.stages),
-            sdS=tensor(staged_layout(tile_n, step_m, tiling.stages_ds)),
+            sdS=tensor(staged_layout(*of_ds, tiling.stages_ds)),
             sdQ=tensor(cute.make_layout(step_m * dim), Float32),
             sLSE=tensor(cute.make_layout((step_m, tiling.stages)), Float32),
             sDelta=tensor(cute.make_layout((step_m, tiling.stages)), Float32),

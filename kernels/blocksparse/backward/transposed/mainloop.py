@@ -69,7 +69,7 @@ def mainloop_transposed(w) -> None:
             subtract_delta(w, rdP, stage)
             rdP.store(rdP.load() * rS.load())
             rdS = rounded(rdP, w.dtype)
-            share_rounded(w.to_s.mma, rdS, storage.sdS[None, None, stage], thread)
+            share_rounded(w.to_s.mma, rdS, storage.sdS[None, None, stage], thread, True, tiling.dq_by_dim)
             publish()
             turns.arrive_ds(group, stage)
 
@@ -84,7 +84,8 @@ def mainloop_transposed(w) -> None:
             issue(w.to_s, rNext, 0, following % stages, add=False)
             masked = words_of_step(w, rWords, following)
             turns.await_ds(group, stage)
-            issue(w.to_dq, rdQ, stage, 0, add=False)
+            stages_dq = (0, stage) if cutlass.const_expr(tiling.dq_by_dim) else (stage, 0)
+            issue(w.to_dq, rdQ, *stages_dq, add=False)
             finish()
             turns.arrive_empty(w.q_empty, step, stages)
             hand_over_dq(w, rdQ)
