@@ -47,6 +47,12 @@ from kernels.blocksparse.common.tile_loads import TileCopy
 class TransposedBackward(Backward):
     """The backward kernel of one variant whose tuning has `transposed`."""
 
+    load, add_dq, mainloop = (
+        staticmethod(loads.load_all),
+        staticmethod(dq_warp.add_dq_of_steps),
+        staticmethod(mainloop_transposed),
+    )
+
     def operand(self, arguments, name: str) -> Operand | BulkOperand:
         """Those that are loaded with their tensor maps."""
         found, tiling = argument_operand(arguments, name), self.tiling
@@ -59,10 +65,10 @@ class TransposedBackward(Backward):
     @cute.kernel
     def kernel(
         self,
-        q: BulkOperand,
+        q,
         k: BulkOperand,
         v: BulkOperand,
-        do: BulkOperand,
+        do,
         statistics: tuple[cute.Pointer, cute.Pointer],
         gradients: Gradients,
         queries: tuple[cute.Pointer, cute.Pointer],
@@ -131,9 +137,9 @@ class TransposedBackward(Backward):
         if warp < WARPGROUP // 32:
             cute.arch.setmaxregister_decrease(SEMAPHORE_REGISTERS)
             if warp == 0:
-                loads.load_all(w, head_kv, row)
+                self.load(w, head_kv, row)
             elif warp == 1:
-                dq_warp.add_dq_of_steps(w)
+                self.add_dq(w)
         else:
             cute.arch.setmaxregister_increase(MMA_REGISTERS)
             self.multiply_row(Work(**{**w.__dict__, "thread": w.thread - WARPGROUP}), dk, dv, mSums, sums)
@@ -147,7 +153,7 @@ class TransposedBackward(Backward):
         w.rdK, w.rdV = accumulator(w.to_dk), accumulator(w.to_dv)
         w.rdK.fill(Float32(0.0))
         w.rdV.fill(Float32(0.0))
-        mainloop_transposed(w)
+        self.mainloop(w)
         w.rdK.store(w.rdK.load() * self.dk_factor(w.factors.scale))
         if w.counts.group_split > 1:
             write_sums(w.rdK, sums_of(mSums, sums, 0, tiling), thread)

@@ -57,7 +57,7 @@ def mainloop_transposed(w) -> None:
             rdP = accumulator(w.to_dp)
             issue(w.to_dp, rdP, 0, stage, add=False)
             rSlope = cute.make_rmem_tensor_like(rS) if cutlass.const_expr(w.variant.softcap) else None
-            scores_to_probabilities(w, rS, rSlope, stage)
+            scores_to_probabilities(w, rS, rSlope, stage, tiling.step_m, tiling.step_m)
             for _ in cutlass.range(branch(masked)):
                 masking.apply_words(rows_columns(rS), find_kept(w, rWords))
             rP = rounded(rS, w.dtype)
@@ -66,7 +66,7 @@ def mainloop_transposed(w) -> None:
             if cutlass.const_expr(w.variant.softcap):
                 rS.store(rS.load() * rSlope.load())
             finish(1)
-            subtract_delta(w, rdP, stage)
+            subtract_delta(w, rdP, stage, tiling.step_m, tiling.step_m)
             rdP.store(rdP.load() * rS.load())
             rdS = rounded(rdP, w.dtype)
             share_rounded(w.to_s.mma, rdS, storage.sdS[None, None, stage], thread, True, tiling.dq_by_dim)
@@ -124,9 +124,10 @@ def by_query(values: cute.Tensor) -> cute.Tensor:
     return cute.make_tensor(values.iterator, layout)
 
 
-def of_queries(w, sValues: cute.Tensor, stage: Int32, first: int, count: int) -> list:
-    """LSE or delta of the columns of this thread's atoms `first` to `first + count`, two adjacent ones at once."""
-    at = stage * w.tiling.step_m + w.thread % 4 * 2
+def of_queries(w, sValues: cute.Tensor, at_stage: Int32, first: int, count: int) -> list:
+    """LSE or delta of the columns of this thread's atoms `first` to `first + count`, two adjacent ones at once;
+    at_stage: where the stage begins."""
+    at = at_stage + w.thread % 4 * 2
     source = cute.make_tensor(
         sValues.iterator + cute.assume(at, divby=2) + 8 * first, cute.make_layout((2, count), stride=(1, 8))
     )
@@ -141,21 +142,27 @@ def atoms_of(values: cute.Tensor, first: int, count: int) -> cute.Tensor:
 
 
 @cute.jit
-def scores_to_probabilities(w, rS: cute.Tensor, rSlope, stage: Int32) -> None:
-    """S becomes P, not masked yet; LSE is read by parts, which take few registers."""
-    for first in cutlass.range_constexpr(0, w.tiling.step_m // 8, ATOMS):
-        part = by_query(atoms_of(rS, first, ATOMS))
-        slope = by_query(atoms_of(rSlope, first, ATOMS)) if cutlass.const_expr(w.variant.softcap) else None
-        lse2 = of_queries(w, w.storage.sLSE, stage, first, ATOMS)
+def scores_to_probabilities(
+    w, rS: cute.Tensor, rSlope, stage: Int32, rows: cutlass.Constexpr, rows_of_stage: cutlass.Constexpr
+) -> None:
+    """S of so many queries becomes P, not masked yet; LSE is read by parts, which take few registers."""
+    for first in cutlass.range_constexpr(0, rows // 8, ATOMS):
+        count = cutlass.const_expr(min(ATOMS, rows // 8 - first))
+        part = by_query(atoms_of(rS, first, count))
+        slope = by_query(atoms_of(rSlope, first, count)) if cutlass.const_expr(w.variant.softcap) else None
+        lse2 = of_queries(w, w.storage.sLSE, stage * rows_of_stage, first, count)
         softmax_gradient.probabilities(w.variant.softcap, w.kernel.slope_of, part, slope, lse2, w.factors)
 
 
 @cute.jit
-def subtract_delta(w, rdP: cute.Tensor, stage: Int32) -> None:
+def subtract_delta(
+    w, rdP: cute.Tensor, stage: Int32, rows: cutlass.Constexpr, rows_of_stage: cutlass.Constexpr
+) -> None:
     """dP becomes dP - delta, likewise."""
-    for first in cutlass.range_constexpr(0, w.tiling.step_m // 8, ATOMS):
-        delta = of_queries(w, w.storage.sDelta, stage, first, ATOMS)
-        softmax_gradient.add_start(w.kernel.start_of, by_query(atoms_of(rdP, first, ATOMS)), delta)
+    for first in cutlass.range_constexpr(0, rows // 8, ATOMS):
+        count = cutlass.const_expr(min(ATOMS, rows // 8 - first))
+        delta = of_queries(w, w.storage.sDelta, stage * rows_of_stage, first, count)
+        softmax_gradient.add_start(w.kernel.start_of, by_query(atoms_of(rdP, first, count)), delta)
 
 
 @cute.jit

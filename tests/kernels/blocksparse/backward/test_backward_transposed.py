@@ -128,6 +128,8 @@ SPECS = {
         (64 * 70 + 1,), (130,), 2, 1, dim=64, tile_m=64, deterministic=True, group_split=1
     ),
     "float32": Spec((140,), (130,), 2, 1, dim=120, tile_m=128, mask="random", float32=True),
+    "runs of tiles": Spec((800,), (150,), 2, 1, dim=128, tile_m=128),
+    "runs of tiles, causal": Spec((900, 300), (140, 300), dim=128, tile_m=128, mask="causal"),
     "no keys": Spec((100, 60), (0, 60), dim=64, tile_m=64, mask="causal", packed=True),
 }
 
