@@ -109,7 +109,9 @@ def group_offset(tiling: Tiling, step: Any, group: Any) -> Any:
 
 
 @cute.jit
-def read_fragment(rdQ: cute.Tensor, tile: cute.Pointer, step: cutlass.Constexpr, tidx: Int32, tiling: cutlass.Constexpr):
+def read_fragment(
+    rdQ: cute.Tensor, tile: cute.Pointer, step: cutlass.Constexpr, tidx: Int32, tiling: cutlass.Constexpr
+):
     """A thread's dQ of a step from the tile of queries: the reverse of `add_fragment`."""
     threads, vector = tiling.dq_threads, tiling.vector
     first = group_offset(tiling, step, tidx // threads) + tidx % threads * vector

@@ -116,7 +116,14 @@ def store_turned(mma, rD, shape: cutlass.Constexpr, rows, rows_left: Int32, dim:
 
 @cute.jit
 def store_float32(
-    mma, rD, shape: cutlass.Constexpr, rows, rows_left: Int32, dim: Int32, thread: Int32, by_dim: cutlass.Constexpr = False
+    mma,
+    rD,
+    shape: cutlass.Constexpr,
+    rows,
+    rows_left: Int32,
+    dim: Int32,
+    thread: Int32,
+    by_dim: cutlass.Constexpr = False,
 ) -> None:
     """Writes a thread's results of a tile of `shape` to float32 rows; by_dim: `mma` has the tile's columns as rows."""
     if cutlass.const_expr(by_dim):

@@ -136,7 +136,9 @@ class Postprocess:
                 self.store(copy, mma, rD, sdKV, mdKV[which], place, thread, which == 0)
 
     @cute.jit
-    def store(self, copy, mma, rD, sD, mD, place, thread, more: cutlass.Constexpr, by_dim: cutlass.Constexpr = False) -> None:
+    def store(
+        self, copy, mma, rD, sD, mD, place, thread, more: cutlass.Constexpr, by_dim: cutlass.Constexpr = False
+    ) -> None:
         """Writes a thread's share of a tile to an operand, rounded ones by way of sD. place: (batch, sequence, the
         tile's first row in it, head); more: sD is written again; by_dim: `mma` has the tile's columns as rows."""
         tiling, (batch, seq, first_row, head) = self.tiling, place

@@ -5,9 +5,9 @@
 NOTE [pieces] The loading warp looks up 32 entries of the lists at once, a window, and writes them to half of the entry
 buffer as pieces: RUN_TILES adjacent tiles that are neither masked nor cut off by the sequence's end are one piece, of
 steps of 80 queries; any other tile is a piece of steps of 64. `Block.rank`, which atomic adds have no use for, is 1 in
-the former. `sPieces` has the number of pieces of a window. A window is written when the loading warp has come to piece
-LATE of the one before: 32 tiles are eight pieces or more, and the dQ warp, which reads them last, is at most two steps
-behind the step that is loaded, so the half is free by then.
+the former. `sPieces` has the number of pieces of a window. A window is written when all steps of the one before have
+been loaded, to the half of the one before that: 32 tiles are 16 steps or more, and the dQ warp, which reads entries
+last, is at most two steps behind the step that is loaded, so that half is free.
 """
 
 import cutlass
@@ -24,7 +24,6 @@ from kernels.blocksparse.backward.transposed.loads import load_keys, tile_bytes
 from kernels.blocksparse.backward.transposed.turns import GROUPS, DqBarrier
 from kernels.blocksparse.common.bulk import load_rows, load_run, load_whole
 
-LATE = 4
 RUN_STEPS = RUN_TILES * 128 // RUN_STEP
 
 
@@ -36,13 +35,11 @@ def load_pieces(w, head_kv: Int32, first_key: Int64) -> None:
     if w.total > 0:
         load_keys(w, w.k, storage.sK, head_kv, first_key, w.k_full)
         load_keys(w, w.v, storage.sV, head_kv, first_key, w.v_full)
-        look_up_window(w, Int32(0))
     step = Int32(0)
     for window in cutlass.range(windows, unroll=1):
+        look_up_window(w, window)
         pieces = storage.sPieces[window % 2]
         for piece in cutlass.range(pieces, unroll=1):
-            if piece == LATE and window + 1 < windows:
-                look_up_window(w, window + 1)
             block = block_at(storage.sEntries, window % 2 * HALF + piece)
             if block.rank != 0:
                 for part in cutlass.range(RUN_STEPS, unroll=1):

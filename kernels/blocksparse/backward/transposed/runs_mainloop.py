@@ -18,16 +18,16 @@ from cutlass import Int32, Uint32, cute
 
 from kernels.blocksparse.backward import dq_accumulator, masking
 from kernels.blocksparse.backward.gemms import share_rounded
+from kernels.blocksparse.backward.mainloop_mma import is_masked
 from kernels.blocksparse.backward.mma import accumulator
 from kernels.blocksparse.backward.tile_iterator import block_at
-from kernels.blocksparse.backward.mainloop_mma import is_masked
 from kernels.blocksparse.backward.tiling import HALF, RUN_STEP, THREADS
 from kernels.blocksparse.backward.transposed import mainloop, turns
 from kernels.blocksparse.backward.transposed.query_words import find_kept, prefetch_words
-from kernels.blocksparse.backward.transposed.runs_loads import RUN_STEPS, storage_of
+from kernels.blocksparse.backward.transposed.runs_loads import RUN_STEPS
 from kernels.blocksparse.backward.transposed.turns import GROUPS, DqBarrier
 from kernels.blocksparse.backward.wgmma import WARPGROUP, finish, issue, issue_from_registers, publish
-from kernels.blocksparse.common.layouts import as_operand_a, rows_columns
+from kernels.blocksparse.common.layouts import as_operand_a, rows_columns, tile_layout
 from kernels.blocksparse.common.mask_words import branch
 
 
@@ -101,10 +101,8 @@ def multiply_step(w, products, place: Int32, part: Int32, step: Int32) -> None:
 
 def sds_of(w, rows: int, stage: Int32) -> cute.Tensor:
     """dS of a stage, (rows, keys), as threads write it."""
-    from kernels.blocksparse.common import layouts
-
     tile_n = w.tiling.tile_n
-    layout = layouts.tile_layout(rows, tile_n)
+    layout = tile_layout(rows, tile_n)
     return cute.make_tensor(w.storage.sdS.iterator + cute.assume(stage * (RUN_STEP * tile_n), divby=1024), layout)
 
 
