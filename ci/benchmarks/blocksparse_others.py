@@ -162,7 +162,7 @@ def flashinfer_takes(entry: Entry) -> bool:
 
 
 def flashinfer(problem: Problem) -> Call:
-    """FlashInfer's forward pass by its CuTe DSL kernel, planned once; its plan is not timed, as our lists are not."""
+    """FlashInfer's forward pass, planned once; its plan is not timed, as our lists are not."""
     from flashinfer.cake_vsa_sm90 import create_plan
 
     entry = problem.entry
@@ -170,6 +170,5 @@ def flashinfer(problem: Problem) -> Call:
     sizes = torch.full((heads, blocks), entry.tile, dtype=torch.int32)
     grid = random_grid(entry).cpu().expand(heads, -1, -1).contiguous()
     # the kernel that its own choice takes for more than six blocks a row
-    options = {"engine": "cute", "route": "persistent"}
-    plan = create_plan(problem.q.device, grid, sizes, sizes, heads, heads, entry.dim, **options)
+    plan = create_plan(problem.q.device, grid, sizes, sizes, heads, heads, entry.dim, route="persistent")
     return partial(plan.run, *(x.detach()[0] for x in (problem.q, problem.k, problem.v)))
