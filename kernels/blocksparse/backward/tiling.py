@@ -114,6 +114,11 @@ class Tiling:
         return self.tile_m // self.step_m
 
     @property
+    def stage_rows(self) -> int:
+        """Queries that a stage of Q, dO or dS has room for."""
+        return RUN_STEP if self.runs else self.step_m
+
+    @property
     def adds_late(self) -> bool:
         """True where warpgroups add dQ while dP is multiplied, and not before. Needs registers for the sums of both."""
         return not self.wait_warp or self.dim <= 64
@@ -126,11 +131,10 @@ class Tiling:
     @property
     def shared_bytes(self) -> int:
         """Shared memory that the kernel asks for, in bytes."""
-        sums = 4 * (RUN_STEP if self.runs else self.step_m) * self.dim * self.transposed
+        sums = 4 * self.stage_rows * self.dim * self.transposed
         sums += 2 * self.step_m * (self.dim + 2) * (self.stages_q - self.stages) * (self.step_groups > 0)
         scores = self.stages_p * (not self.transposed) + self.stages_ds
-        rows = RUN_STEP if self.runs else self.step_m
-        return _shared_bytes(rows, self.tile_n, self.dim, self.stages, scores) + sums
+        return _shared_bytes(self.stage_rows, self.tile_n, self.dim, self.stages, scores) + sums
 
     @property
     def groups(self) -> int:

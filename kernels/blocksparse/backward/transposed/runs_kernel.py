@@ -82,7 +82,6 @@ class RunsBackward(TransposedBackward):
         sQ, sdO = (part_of_stages(x, rows, dim, tiling.stages) for x in (s.plainQ, s.plaindO))
         sdS = part_of_stages(s.sdS, rows, tile_n, tiling.stages_ds)
         return SimpleNamespace(
-            rows=rows,
             to_s=GroupThread(of_scores, thread, s.sK, sQ),
             to_dp=GroupThread(of_scores, thread, s.sV, sdO),
             to_dv=GroupThread(by_keys, thread, None, turned(sdO)),
