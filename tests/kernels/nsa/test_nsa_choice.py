@@ -74,10 +74,8 @@ def operands_of(length, starts=None, heads=(4, 2), draw=torch.randn, **options):
 
 @pytest.mark.parametrize("draw", [torch.randn, torch.zeros], ids=["distinct", "equal"])
 @pytest.mark.parametrize("causal", [False, True, "strict"])
-@pytest.mark.parametrize("number", [1, 5, 16])
-@pytest.mark.parametrize(
-    "length,starts,heads", [(1000, None, (4, 2)), (300, (0, 100, 100, 290, 300), (2, 2)), (100, None, (2, 1))]
-)
+@pytest.mark.parametrize("number", [1, 5])
+@pytest.mark.parametrize("length,starts,heads", [(200, None, (4, 2)), (200, (0, 60, 60, 199, 200), (2, 2))])
 def test_the_kernel_chooses_what_tensor_operations_choose(monkeypatch, draw, causal, number, length, starts, heads):
     options = {"num_selected_blocks": number, "causal": causal, "q_tile_size": 64}
     operands = operands_of(length, starts, heads, draw, **options)
@@ -109,7 +107,7 @@ def test_the_kernel_chooses_the_largest_and_of_equal_ones_the_lower(width, kind)
 
 
 def test_a_chunk_of_tiles_is_written_where_it_lies(monkeypatch):
-    operands = operands_of(1000, num_selected_blocks=4, q_tile_size=64)
+    operands = operands_of(500, num_selected_blocks=4, q_tile_size=64)
     k_mean = compressed(operands).k
     whole = selection.select(operands, k_mean).blocks
     steps = replace(operands.settings.steps, tiles_at_once=lambda scores_of_a_tile: 3)
