@@ -75,16 +75,15 @@ register_mutant(
 
 
 @triton.jit
-def _all_of_equal_scores(rank, places):
-    return places > 0
+def _less_than_the_places(rank, places):
+    return rank < places
 
 
 register_mutant(
-    "equal_scores_past_the_last_place",
-    "Where scores equal the smallest one chosen, all of their blocks are chosen: more than there are places, the last "
-    "ones in the next tile's.",
-    "invented, after a top k by a threshold: score >= threshold, without counting those that equal it",
-    is_first=_all_of_equal_scores,
+    "smallest_chosen_left_out",
+    "Where a tile may select more blocks than it has places for, the one of the smallest chosen score is missing.",
+    "invented, after a top k by a threshold: score > threshold, with >= and a count of those that equal it",
+    is_first=_less_than_the_places,
 )
 
 register_mutant(
