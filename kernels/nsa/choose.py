@@ -13,6 +13,7 @@ from kernels.nsa.means import rows_of
 from kernels.sdpa.forward import locate
 from kernels.sdpa.tiles import wide_product
 
+LEAST: tl.constexpr = tl.constexpr(-(1 << 31))  # below all keys
 _RUNTIME = ["mScore", "mCu", "mBlocks", "batches", "heads", "length", "first", "chunk", "tiles", "width"]
 _RUNTIME += ["group", "number", "places", "size", "per_tile"]
 
@@ -75,14 +76,14 @@ def choose_kernel(
     place = wide_product(line * group + head % group, width)
     rScore = tl.load(mScore + place + block, mask=there, other=0.0) * scale
     rBits = tl.where(rScore == 0.0, 0.0, rScore).to(tl.int32, bitcast=True)  # -0 is 0
-    rKey = (rBits ^ ((rBits >> 31) & 0x7FFFFFFF)).to(tl.int64) + 0x80000000
-    rKey = tl.where(there, rKey, -1)
-    least = tl.zeros([], tl.int64)
+    rKey = tl.maximum(rBits ^ ((rBits >> 31) & 0x7FFFFFFF), LEAST + 1)
+    rKey = tl.where(there, rKey, LEAST)
+    least = tl.full([], LEAST, tl.int32)
     for step in range(32):
-        more = least + (tl.full([], 0x80000000, tl.int64) >> step)
+        more = least ^ (tl.full([], 1, tl.int32) << (31 - step))  # the first bit is the sign's, and clear is more
         least = tl.where(tl.sum((rKey >= more).to(tl.int32), 0) >= number, more, least)
     rAbove = (rKey > least).to(tl.int32)
-    rEqual = (rKey == least).to(tl.int32)
+    rEqual = ((rKey == least) & there).to(tl.int32)
     rTaken = rAbove + (rEqual & chosen_of_equal(tl.cumsum(rEqual, 0), number - tl.sum(rAbove, 0)).to(tl.int32))
     mRow = mBlocks + wide_product(wide_product(batch * heads + head, 1) * tiles + tile, places)
     tl.store(mRow + tl.cumsum(rTaken, 0) - 1, block, mask=rTaken > 0)

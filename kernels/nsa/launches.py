@@ -34,7 +34,10 @@ def means(operands: Operands, x: Tensor, out: Tensor, size: int, shift: int = 0)
             "size": size,
             "shift": shift,
         },
-        {"divisor": operands.settings.steps.divisor, **_flags(operands), "TILE": min(ROWS, _power_of_2(size))},
+        {
+            **{"divisor": operands.settings.steps.divisor, **_flags(operands), "ALIGNED": aligned(x)},
+            "TILE": min(ROWS, _power_of_2(size)),
+        },
         {"num_warps": WARPS},
     )
 
@@ -61,7 +64,7 @@ def choose(operands: Operands, found: Tensor, blocks: Tensor, first: int, last: 
             **{"allowed": s.steps.may_choose, "chosen_of_equal": s.steps.is_first},
             **{"CAUSAL": s.causal, "PACKED": operands.packed, "INTERPRETED": INTERPRETED, "WIDTH": padded_width},
         },
-        {"num_warps": max(padded_width // 512, 1)},
+        {"num_warps": max(padded_width // 1024, 1)},
     )
 
 
