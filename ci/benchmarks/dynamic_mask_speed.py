@@ -383,6 +383,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--max-time", type=float, default=120.0)
     parser.add_argument("--smoke", action="store_true")
+    parser.add_argument("--flex", action="store_true", help="FlexAttention's rows alone")
     parser.add_argument("--tune", action="store_true", help="other tiles too, in the time that is left")
     parser.add_argument("--check", type=int, default=0, help="first so many drawn calls against plain PyTorch")
     options = parser.parse_args()
@@ -394,9 +395,13 @@ def main() -> int:
         table.found["checked"] = {"calls": options.check, "wrong": wrong_calls}
         print(f"{options.check} drawn calls, {len(wrong_calls)} wrong", *wrong_calls, sep="\n", flush=True)
         table.began = time.monotonic()
+    tokens, rounds = (128, 1) if options.smoke else (16384, 5)
+    if options.flex:
+        for window in (tokens, 64):
+            compare(table, Problem(tokens, 32, window, "top"), (BYTES, "flex"), rounds)
+        return 0
     if ON_GPU:
         compile_ahead(tiles)
-    tokens, rounds = (128, 1) if options.smoke else (16384, 5)
     windows = (32, 128) if options.smoke else tuple(reversed(PUBLISHED))
     for window in windows:
         ways = ("sdpa tensor", BYTES, WORDS, BIASED, DENSE) if window in (64, tokens) else (BYTES, WORDS)
