@@ -62,7 +62,8 @@ FORWARD_RANGE = {64: (1.0, 2230 / 1024), 128: (1.0, 2930 / 1965)}
 @dataclass(frozen=True)
 class Prediction:
     """Clocks of one SM for a block, by unit, the range predicted of them, and TFLOP/s of the whole GPU. loads: tma or
-    cp.async; with "bulk dQ" where the backward kernel adds dQ by bulk reductions."""
+    cp.async; with "bulk dQ" where the backward kernel adds dQ by bulk reductions, and "two query tiles" where
+    a CTA of the forward kernel has these."""
 
     dim: int
     loads: str
@@ -78,7 +79,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    forward = [predict_forward(dim, tma) for dim in (64, 128) for tma in (1, 0)]
+    forward = [predict_forward(dim, tma, tiles) for dim in (64, 128) for tiles in (1, 2) for tma in (1, 0)]
     backward = [predict(dim, tma, bulk) for dim in (64, 128) for tma, bulk in ((1, 0), (1, 1), (0, 0))]
     for one in (*forward, *backward):
         print(json.dumps(asdict(one)))
@@ -101,12 +102,13 @@ def predict(dim: int, tma: int, bulk: int) -> Prediction:
     return prediction(dim, how, counts, clocks, RANGE, products=5)
 
 
-def predict_forward(dim: int, tma: int) -> Prediction:
-    """The forward kernel of a head dim, without a mask; tma: 1 where it loads by TMA."""
-    variant = Variant("forward", "bfloat16", dim, products="tcgen05").with_tuning(tma=tma)
+def predict_forward(dim: int, tma: int, tiles: int) -> Prediction:
+    """The forward kernel of a head dim, without a mask; tma: 1 where it loads by TMA; tiles: of queries in a CTA."""
+    variant = Variant("forward", "bfloat16", dim, tiles * TILE, products="tcgen05").with_tuning(tma=tma)
     counts = forward_instructions(sass(build(variant, "sm_100a").artifacts.CUBIN), dim, tma)
-    clocks = forward_clocks(dim, counts)
-    return prediction(dim, "tma" if tma else "cp.async", counts, clocks, FORWARD_RANGE[dim], products=2)
+    clocks = forward_clocks(dim, counts, tiles)
+    how = ("tma" if tma else "cp.async") + ", two query tiles" * (tiles - 1)
+    return prediction(dim, how, counts, clocks, FORWARD_RANGE[dim], products=2)
 
 
 def prediction(
@@ -119,15 +121,16 @@ def prediction(
     return Prediction(dim, loads, counts, clocks, nearest, (low, high), (slow, fast))
 
 
-def forward_clocks(dim: int, counts: dict[str, int]) -> dict[str, int]:
-    """Clocks of one SM for a block of TILE x TILE of the forward kernel, by unit."""
+def forward_clocks(dim: int, counts: dict[str, int], tiles: int) -> dict[str, int]:
+    """Clocks of one SM for a block of TILE x TILE of the forward kernel, by unit. tiles: blocks for
+    which K and V are loaded once."""
     product, tile = 2 * TILE * TILE * dim / FLOPS, 2 * TILE * dim  # tile: bytes in 16 bits
     return {
         "products": round(2 * product),
         "exponentials": TILE * TILE // EXPONENTIALS,
-        "shared memory": round((3 * tile + 2 * tile) / SHARED),
-        "issue slots": counts["softmax"] + max(counts["load"], counts["issue"]),
-        "L2": round(2 * tile / L2),
+        "shared memory": round((3 * tile + 2 * tile / tiles) / SHARED),
+        "issue slots": counts["softmax"] + max(counts["load"] // tiles, counts["issue"]),
+        "L2": round(2 * tile / L2 / tiles),
     }
 
 
@@ -206,7 +209,8 @@ def instructions_by_role(code: list[tuple[int, str]], dim: int, tma: int, bulk: 
 
 def forward_instructions(code: list[tuple[int, str]], dim: int, tma: int) -> dict[str, int]:
     """Instructions of each role of the forward kernel for a block: of the shortest way through its loop on which it
-    does the work of one block, or of two where the loop is unrolled. Raises ValueError where there is none."""
+    does the work of one block, or of two, where the loop is unrolled or issues products of two query tiles. Raises
+    ValueError where there is none."""
     of_role = {
         "softmax": ("MUFU.EX2", TILE),  # a row
         "load": ("UTMALDG", dim // 64) if tma else ("LDGSTS", TILE * dim // 8 // 32),  # 128 bytes of each row
