@@ -32,7 +32,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE = "ci/blocksparse_tcgen05.py"
-TARGET = "blocksparse.tcgen05"
+TARGET, PAIRS = "blocksparse.tcgen05", "blocksparse.tcgen05_pairs"
 SMALL = 1 << 14  # pairs of query and key of a published configuration that is run emulated
 
 
@@ -77,6 +77,14 @@ def plan(given: argparse.Namespace) -> list[Step]:
             (
                 *(*fuzz, "run", *session, *jobs, *ledger, "--repeats-deterministic", "3" if given.emulated else "20"),
                 *("--no-minimize", "--output-dir", f"{out}/session", "--corpus", f"{out}/regressions"),
+            ),
+        ),
+        Step(
+            "session, two query tiles",
+            (
+                *(*fuzz, "run", "--target", PAIRS, *of, "--cases", str(-(-given.cases // 10)), "--size", "small"),
+                *("--seed", str(given.seed), *jobs, *ledger, "--no-minimize"),
+                *("--output-dir", f"{out}/session_pairs", "--corpus", f"{out}/regressions"),
             ),
         ),
         Step(
