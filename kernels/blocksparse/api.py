@@ -67,8 +67,9 @@ def block_sparse_attention(
     lengths_*      int32 (batch,): lengths of padded sequences; what lies beyond is read as padding
     products       "mma", on every arch; "wgmma", on Hopper: by the forward kernel, and by the backward ones for tiles
                    of 128 keys at dims that are padded to 64 and 128; "tcgen05", on Blackwell: by the forward kernel
-                   for tiles of 128 queries, and by the backward one for tiles of 128 x 128 at dims that are padded to
-                   64 and 128 (only the emulated GPU has run them); None for the fastest on q's device
+                   for tiles of 128 queries and, up to dim 128, of 256 (blocks.wide), and by the backward one for tiles
+                   of 128 x 128 at dims that are padded to 64 and 128 (only the emulated GPU has run them); None for the
+                   fastest on q's device
     returns        out like q, contiguous; lse float32 (batch, heads_q, len_q) or (heads_q, total_q), natural logarithm.
                    A row without keys, or of padding, has out 0, lse -inf and gradients 0
 
