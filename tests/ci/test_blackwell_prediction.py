@@ -106,8 +106,11 @@ def test_a_forward_kernel_without_such_loops_is_refused() -> None:
 
 
 def test_clocks_of_a_forward_block() -> None:
-    clocks = prediction.forward_clocks(128, {"softmax": 600, "load": 40, "issue": 130})
+    clocks = prediction.forward_clocks(128, {"softmax": 600, "load": 40, "issue": 130}, 1)
     assert clocks["products"] == 2 * 2 * 128**3 // 8192 and clocks["exponentials"] == 1024
     assert clocks["issue slots"] == 600 + 130  # those that load are less busy than the one that issues products
     # Q, K and V, which products read, and K and V, which come in: 32 KiB each
     assert clocks["shared memory"] == 5 * 32 * 1024 // 128
+    shared = prediction.forward_clocks(128, {"softmax": 600, "load": 300, "issue": 130}, 2)
+    assert shared["shared memory"] == 4 * 32 * 1024 // 128 and shared["issue slots"] == 600 + 150
+    assert shared["L2"] == round(clocks["L2"] / 2) and shared["products"] == clocks["products"]
