@@ -113,4 +113,6 @@ def test_clocks_of_a_forward_block() -> None:
     assert clocks["shared memory"] == 5 * 32 * 1024 // 128
     shared = prediction.forward_clocks(128, {"softmax": 600, "load": 300, "issue": 130}, 2)
     assert shared["shared memory"] == 4 * 32 * 1024 // 128 and shared["issue slots"] == 600 + 150
-    assert shared["L2"] == round(clocks["L2"] / 2) and shared["products"] == clocks["products"]
+    assert shared["products"] == clocks["products"]
+    # K and V, once a block, or once for two
+    assert clocks["L2"] == round(64 * 1024 / prediction.L2) and shared["L2"] == round(32 * 1024 / prediction.L2)
