@@ -56,8 +56,8 @@ PAIRS = frozenset(
         *("rows_left_of_both_tiles", "columns_freed_by_first_tile"),
     )
 )
-# Those of the backward kernel by tcgen05, of the store of O by the forward one, of two query tiles, and of arithmetic
-# and protocol that it shares with the others
+# Those of the backward kernel by tcgen05, of exponentials and the store of O by the forward one, of two query tiles,
+# and of arithmetic and protocol that it shares with the others
 TCGEN05: dict[str, tuple[str, ...]] = {
     "dp_read_before_commit": EARLY,
     "dq_read_before_commit": EARLY,
@@ -78,6 +78,7 @@ TCGEN05: dict[str, tuple[str, ...]] = {
     "output_tail_by_bulk_store": ("out_of_bounds", *RACE, *WRONG),
     "output_without_proxy_fence": ("shared_memory_accessed_by_a_bulk_copy_without_fence.proxy.async",),
     "output_store_not_waited_for": ("bulk_copy_in_flight_when_its_CTA_exits",),
+    "exponent_of_forbidden_keys_wraps": WRONG,
     "keys_released_by_first_tile": (
         "shared_memory_overwritten_before_a_tcgen05.commit_was_waited_for",
         *("race_read_of_an_unordered_write", "mbarrier_misused"),

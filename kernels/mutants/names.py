@@ -128,6 +128,7 @@ BLOCKSPARSE = (
     "output_tail_by_bulk_store",
     "output_without_proxy_fence",
     "output_store_not_waited_for",
+    "exponent_of_forbidden_keys_wraps",
     "dp_read_before_commit",
     "dq_read_before_commit",
     "dq_overwritten_before_read",

@@ -38,7 +38,7 @@ OF_TCGEN05 = (
     *("wait_scored", "wait_added", "wait_loaded", "wait_stored", "fence_after", "release_keys", "free_columns"),
     *OF_TMA,
     *("whole_output", "fence_output", "wait_read"),
-    *("rows_of_tile", "first_column", "reads_last", "own_barrier", "meet_all"),
+    *("rows_of_tile", "first_column", "reads_last", "own_barrier", "meet_all", "power_of"),
 )
 # Injection points of the backward kernel that only the one with products by tcgen05 has
 BACKWARD_OF_TCGEN05 = (

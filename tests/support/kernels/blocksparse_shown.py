@@ -135,6 +135,7 @@ KERNELS: dict[str, tuple[Case, set[str]]] = {
         {"shared_memory_accessed_by_a_bulk_copy_without_fence.proxy.async"},
     ),
     "output_store_not_waited_for": (TENSOR_MEMORY, {"bulk_copy_in_flight_when_its_CTA_exits"}),
+    "exponent_of_forbidden_keys_wraps": (TENSOR_MEMORY, WRONG | {"lse wrong", "lse nan"}),
     "keys_released_by_first_tile": (
         TWO_QUERY_TILES,
         {"shared_memory_overwritten_before_a_tcgen05.commit_was_waited_for"},

@@ -31,6 +31,7 @@ from kernels.blocksparse.common.tma_loads import BulkOperand, TileLoads
 from kernels.blocksparse.common.tma_stores import TileStore
 from kernels.blocksparse.forward import loads
 from kernels.blocksparse.forward.blackwell import mainloop
+from kernels.blocksparse.forward.blackwell.exponentials import power_of
 from kernels.blocksparse.forward.blackwell.tuning import OTHERS, SOFTMAX_WARPS, blackwell_tuning
 from kernels.blocksparse.forward.kernel import Forward, place_of
 from kernels.blocksparse.forward.mainloop import Work
@@ -51,6 +52,7 @@ class BlackwellForward(Forward):
         super().__init__(variant, injection)
         self.fence_after = injection.pick("fence_after", tcgen05.fence_after)
         self.fence_shared = injection.pick("fence_shared", tcgen05.fence_shared)
+        self.power_of = injection.pick("power_of", power_of)
         self.wait_loaded = injection.pick("wait_loaded", tcgen05.wait_loaded)
         self.wait_stored = injection.pick("wait_stored", tcgen05.wait_stored)
         self.wait_scored = injection.pick("wait_scored", mainloop.wait_scored)
@@ -309,6 +311,7 @@ class BlackwellForward(Forward):
                 "keep_keys": self.keep_keys,
                 "correction": self.correction,
                 "finite": self.finite,
+                "power_of": self.power_of,
                 "allow_all": self.allow_all,
                 "wait_scored": self.wait_scored,
                 "wait_loaded": self.wait_loaded,

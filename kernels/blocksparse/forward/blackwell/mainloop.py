@@ -19,7 +19,8 @@ from cutlass import Float32, Int32, cute
 
 from kernels.blocksparse.common import layouts, mask_words, tcgen05
 from kernels.blocksparse.common.list_reader import listed
-from kernels.blocksparse.forward.mainloop import LAG, exponentials, load_words, mask_scores, masks, slot_of
+from kernels.blocksparse.forward.blackwell.exponentials import exponentials
+from kernels.blocksparse.forward.mainloop import LAG, load_words, mask_scores, masks, slot_of
 
 
 @cute.jit

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 SOFTMAX_WARPS = ROWS // 32  # of a query tile: one thread for each row
 BARRIERS = 256  # bytes set aside for barriers and the address of the columns
+GROUP = 4  # pairs of exponentials of which `polynomials` are
 OTHERS = 48  # registers of a thread that has no row, where those of the softmax take more than their share
 
 
@@ -32,6 +33,7 @@ class BlackwellTuning:
     ctas      of an SM, 1 or 2: NOTE [two CTAs]
     tma       1: Q, K and V are loaded and O is stored by TMA, NOTE [whole tiles] of tma_loads.py; 0: loads by cp.async,
               and O by all softmax threads
+    polynomials   pairs of exponentials, of each GROUP, that are polynomials: NOTE [polynomials] of exponentials.py
     """
 
     step: int
@@ -39,6 +41,7 @@ class BlackwellTuning:
     buffers: int
     ctas: int
     tma: int
+    polynomials: int
 
     @property
     def loaders(self) -> int:
@@ -76,13 +79,20 @@ def blackwell_tuning(variant: Variant) -> BlackwellTuning:
     large, pair = variant.dim_padded > 128, variant.tile_m == PAIR
     ctas = overrides.get("ctas", 1 if large or pair else 2)
     each = 2 if ctas == 1 else 1
-    values = {"step": 64 if large else variant.tile_n, "stages": each, "ctas": ctas, "tma": 1}
+    values = {
+        "step": 64 if large else variant.tile_n,
+        "stages": each,
+        "ctas": ctas,
+        "tma": 1,
+        "polynomials": 0 if large else 1,
+    }
     values["buffers"] = 1 if pair else each
     names = [field.name for field in fields(BlackwellTuning)]
     if unknown := sorted(set(overrides) - set(names)):
         raise ValueError(f"variant.tuning has {unknown}; the Blackwell forward kernel knows {names}")
     tuning = BlackwellTuning(**{**values, **overrides})
     numbers = {tuning.stages, tuning.buffers, tuning.ctas} <= {1, 2} and tuning.tma in (0, 1)
+    numbers = numbers and tuning.polynomials in range(GROUP + 1)
     if variant.tile_n % tuning.step or tuning.step % 32 or not numbers:
         raise ValueError(f"variant.tuning {tuning} does not fit tiles {variant.tile_m} × {variant.tile_n}")
     if tuning.registers(variant) and tuning.registers(variant) < 200:
