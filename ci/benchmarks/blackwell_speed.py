@@ -4,11 +4,11 @@
     python ci/benchmarks/blackwell_speed.py --emulated --out /tmp/x.json     tiny, on the emulated GPU: its syntax
 
 Rows are causal, full and window masks; 16 query heads on 16 and on 2 KV heads, bfloat16. Of each: forward by tcgen05,
-with one and with two query tiles in a CTA, and by the portable kernel; backward by tcgen05, atomic and deterministic,
-and by the portable one; FlashAttention-4's forward, backward and deterministic backward. Medians of CUDA events around
-each call after a warm-up, in milliseconds, all in one process. 'difference' is the largest one of a result from the
-portable kernel's, over that one's largest value. Results are written as they come; what fails is a row's 'error', and
-what `--max-time` leaves out is listed.
+with one and with two query tiles in a CTA, both also with all exponentials by MUFU.EX2 ("no polynomials"), and by the
+portable kernel; backward by tcgen05, atomic and deterministic, and by the portable one; FlashAttention-4's forward,
+backward and deterministic backward. Medians of CUDA events around each call after a warm-up, in milliseconds, all in
+one process. 'difference' is the largest one of a result from the portable kernel's, over that one's largest value.
+Results are written as they come; what fails is a row's 'error', and what `--max-time` leaves out is listed.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ sys.path.insert(0, str(ROOT))
 
 from fuzz.session.records import machine  # noqa: E402
 from kernels.blocksparse import block_sparse_attention  # noqa: E402
+from kernels.blocksparse.launch import forward as launch  # noqa: E402
 from kernels.blocksparse.lists.bands import band  # noqa: E402
 from kernels.blocksparse.lists.builder import dense  # noqa: E402
 from kernels.blocksparse.lists.schedule import DESCENDING  # noqa: E402
@@ -117,14 +118,16 @@ def timed(row: Row, device: str) -> dict[str, Any]:
     for name, forward in ways(row, device).items():
         try:
             o = forward(q, k, v)
-            results = [o, *torch.autograd.grad(o, (q, k, v), do, retain_graph=True)]
+            of_inputs = (q, k, v) if o.requires_grad else ()
+            results = [o, *(torch.autograd.grad(o, of_inputs, do, retain_graph=True) if of_inputs else ())]
             right = right or results  # the portable kernel comes first
             found["difference"][name] = max(map(difference, results, right))
             if "deterministic" not in name:
                 found["ms"][f"{name} forward"] = median(partial(_no_gradients, forward, q, k, v), device)
-            found["ms"][f"{name} backward"] = median(
-                partial(torch.autograd.grad, o, (q, k, v), do, retain_graph=True), device
-            )
+            if of_inputs:
+                found["ms"][f"{name} backward"] = median(
+                    partial(torch.autograd.grad, o, of_inputs, do, retain_graph=True), device
+                )
         except Exception as error:
             found["errors"][name] = f"{type(error).__name__}: {error}"[:300]
     pairs = 4 * row.kept * row.dim * heads_q * row.batch
@@ -136,6 +139,7 @@ def timed(row: Row, device: str) -> dict[str, Any]:
 def ways(row: Row, device: str) -> dict[str, Attention]:
     """Attention by each kernel, on (batch, tokens, heads, dim); the portable one first."""
     blocks = lists(row, device)
+    pairs = replace(blocks, wide=lists(row, device, PAIR))
 
     def ours(blocks: BlockSparse, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
         by_head = (x.transpose(1, 2) for x in (q, k, v))
@@ -144,7 +148,9 @@ def ways(row: Row, device: str) -> dict[str, Attention]:
     found: dict[str, Attention] = {
         "portable": partial(ours, blocks, products="mma"),
         "tcgen05": partial(ours, blocks, products="tcgen05"),
-        "tcgen05, two query tiles": partial(ours, replace(blocks, wide=lists(row, device, PAIR)), products="tcgen05"),
+        "tcgen05, two query tiles": partial(ours, pairs, products="tcgen05"),
+        "tcgen05, no polynomials": partial(without_polynomials, blocks),
+        "tcgen05, two query tiles, no polynomials": partial(without_polynomials, pairs),
         "tcgen05 deterministic": partial(ours, blocks, products="tcgen05", deterministic=True),
     }
     if device == "cuda" and importlib.util.find_spec("flash_attn") and importlib.util.find_spec("flash_attn.cute"):
@@ -161,6 +167,24 @@ def ways(row: Row, device: str) -> dict[str, Attention]:
             "FlashAttention-4 deterministic": partial(theirs, deterministic=True),
         }
     return found
+
+
+def without_polynomials(blocks: BlockSparse, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The forward pass alone, with all exponentials by MUFU.EX2."""
+    o, (batch, tokens, heads) = torch.empty_like(q), q.shape[:3]
+    lse = torch.empty(batch, heads, tokens, device=q.device)
+    none = torch.zeros(batch, dtype=torch.int32, device=q.device)
+    with torch.no_grad():
+        launch.forward(
+            *(x.detach() for x in (q, k, v, o)),
+            lse,
+            launch.Sequences(none, none + tokens, none, none + tokens),
+            blocks,
+            scale=q.shape[-1] ** -0.5,
+            products="tcgen05",
+            tuning=(("polynomials", 0),),
+        )
+    return o.detach()
 
 
 def lists(row: Row, device: str, tile_m: int = TILE) -> BlockSparse:
