@@ -7,7 +7,7 @@ from typing import Any
 
 from cutlass import Int32, cute
 
-from kernels.blocksparse.forward.blackwell import kernel
+from kernels.blocksparse.forward.blackwell import query_tiles
 from kernels.mutants.blocksparse.registration import register_mutant
 
 register_mutant(
@@ -32,7 +32,7 @@ register_mutant(
 
 def _one_output(variant: Any, tuning: Any, tile: Int32 | int, what: str) -> Int32 | int:
     """The columns of O are those of the first tile."""
-    return kernel.first_column(variant, tuning, tile if what == "scores" else 0, what)
+    return query_tiles.first_column(variant, tuning, tile if what == "scores" else 0, what)
 
 
 register_mutant(
@@ -51,7 +51,7 @@ register_mutant(
 
 
 def _meet_own(tile: Int32, tiles: int) -> None:
-    kernel.meet(kernel.MEETING + 1 + tile)
+    query_tiles.meet(query_tiles.MEETING + 1 + tile)
 
 
 register_mutant(

@@ -32,14 +32,22 @@ from kernels.blocksparse.common.tma_stores import TileStore
 from kernels.blocksparse.forward import loads
 from kernels.blocksparse.forward.blackwell import mainloop
 from kernels.blocksparse.forward.blackwell.exponentials import power_of
+from kernels.blocksparse.forward.blackwell.query_tiles import (
+    MEETING,
+    SOFTMAX_THREADS,
+    first_column,
+    meet,
+    meet_all,
+    own_barrier,
+    rows_before,
+    rows_of_tile,
+    tiles_of,
+)
 from kernels.blocksparse.forward.blackwell.tuning import OTHERS, SOFTMAX_WARPS, blackwell_tuning
 from kernels.blocksparse.forward.kernel import Forward, place_of
 from kernels.blocksparse.forward.mainloop import Work
 from kernels.blocksparse.spec.sm100 import ROWS
 from kernels.blocksparse.spec.variant import NO_INJECTION, OF_TCGEN05, Injection, Variant
-
-SOFTMAX_THREADS = 32 * SOFTMAX_WARPS  # of a query tile
-MEETING = 1  # the named barrier of all softmax threads; those of each query tile have the ones that follow
 
 
 class BlackwellForward(Forward):
@@ -368,42 +376,6 @@ class BlackwellForward(Forward):
             value = lse_of(reference, total)
         if row < rows_left:
             cute.make_tensor(lse_row + row, cute.make_layout(1))[0] = value
-
-
-def tiles_of(variant: Variant) -> int:
-    """Query tiles of a CTA: NOTE [two query tiles]."""
-    return variant.tile_m // ROWS
-
-
-def rows_of_tile(rows_left: Int32, tile: Int32 | int) -> Int32:
-    """Rows of the sequence from a query tile's first one on; none or fewer where it begins past the end."""
-    return rows_left - tile * ROWS
-
-
-def rows_before(tile: Int32, stride: Int64) -> Int64:
-    """Elements from the CTA's first row to that of a query tile."""
-    return cute.assume(tile * ROWS * stride, divby=8)
-
-
-def first_column(variant: Variant, tuning, tile: Int32 | int, what: str) -> Int32 | int:
-    """The column where a query tile's scores begin, or its O: scores of all tiles come first."""
-    scores = tuning.buffers * tuning.step
-    return tile * scores if what == "scores" else tiles_of(variant) * scores + tile * variant.dim_padded
-
-
-def own_barrier(first: cute.Pointer, tile: Int32, count: int) -> cute.Pointer:
-    """The barriers of a query tile, which has so many of those that begin at `first`."""
-    return first + tile * count
-
-
-def meet(number: Int32 | int, threads: int = SOFTMAX_THREADS) -> None:
-    """Threads of a named barrier wait for each other."""
-    cute.arch.barrier(barrier_id=number, number_of_threads=threads)
-
-
-def meet_all(tile: Int32, tiles: int) -> None:
-    """The softmax threads of all query tiles wait for each other: tensor memory is freed after that."""
-    meet(MEETING, tiles * SOFTMAX_THREADS)
 
 
 @cute.jit
