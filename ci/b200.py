@@ -10,7 +10,8 @@ one before; the exit code is 1 where one of them found something, and 2 where on
     kernels      compiles what the session needs
     list         the published configurations (corpus/must_pass), with products="tcgen05"
     conformance  runs them, and as they are by the portable kernels
-    session      5,000 cases by tcgen05, forward and backward; deterministic ones run 20 times
+    session      5,000 cases by tcgen05, forward and backward; deterministic ones run 20 times; and a tenth as many of
+                 the forward kernel with two query tiles in a CTA
     speed        forward and backward beside the portable kernels, and FlashAttention-4 where it imports
     ledger       conformance and speed as series beside the session, and all of it as OUT/b200.jsonl.gz
 
