@@ -90,6 +90,11 @@ def test_other_archs_are_refused(arch):
         build(variant(), arch)
 
 
+@pytest.mark.parametrize("tile_m", [64, 128, WIDE])
+def test_the_hopper_kernel_is_the_default_of_its_arch(tile_m):
+    assert forward_products("sm_90a", tile_m) == "wgmma"
+
+
 def test_a_variant_says_its_products_and_only_kernels_that_multiply_have_them():
     assert build_name(variant(), "sm_90a") != build_name(Variant("forward", "bfloat16", 64), "sm_90a")
     with pytest.raises(ValueError, match=r"variant\.products"):
@@ -113,7 +118,7 @@ def test_wide_tiles_are_refused_where_no_kernel_has_them(wrong):
     "tuning",
     [
         *({"step": 48}, {"stages": 3}, {"warps": 4}, {"ctas": 3}, {"registers": 248}, {"tma": 2}, {"turns": -1}),
-        *({"late": 6}, {"rescale": 2}, {"words": 2}),
+        *({"late": 6}, {"rescale": 2}, {"words": 2}, {"lead": -1}),
         *({"loading": 12}, {"stages": 5, "tma": 1}, {"stages": 3, "tma": 1}),
     ],
 )
@@ -215,6 +220,15 @@ def test_ctas_that_stay_take_every_wide_tile_once(resident):
     case = Case((600, 1, 192, 0), (90, 200, 0, 64), heads_q=2, heads_kv=1, mask="band", tile_m=WIDE, tile_n=128)
     p = problem(replace(case, products="wgmma", softcap=20.0, packed=resident == 1), DEVICE)
     assert run(p, resident=resident) == 4 * 2 * 4
+    assert max(errors(p)) <= 1, errors(p)
+
+
+@pytest.mark.parametrize("lead", [0, 1, 3])
+def test_ctas_take_the_next_tile_at_any_step_of_one(lead):
+    """Tiles of 0 to 5 steps of keys, so with fewer steps than `lead`, as many, and more."""
+    case = Case((330, 64), (300, 0), heads_q=2, heads_kv=1, mask="band", tile_m=64, tile_n=64, products="wgmma")
+    p = problem(replace(case, tuning=(("lead", lead),)), DEVICE)
+    assert run(p, resident=2) == 2 * 2 * 6
     assert max(errors(p)) <= 1, errors(p)
 
 
