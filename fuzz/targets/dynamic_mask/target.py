@@ -22,6 +22,7 @@ from fuzz.targets.autograd import AutogradTarget
 from fuzz.targets.dynamic_mask import two_calls
 from fuzz.targets.dynamic_mask.call import OPTIONS, SHAPES, by_a_flag, calls, mixed_tiles, says, useful
 from fuzz.targets.dynamic_mask.counters import check_tiles
+from fuzz.targets.dynamic_mask.long_lists import SHARE
 from fuzz.targets.dynamic_mask.script import call_text
 from fuzz.targets.options import Value
 from oracles.metamorphic.relations import Equality
@@ -59,6 +60,8 @@ class BundledDynamicMask(AutogradTarget):
     relations = _RELATIONS
     native_biases = (Bias(rows=False, kv_heads=True), Bias(rows=False))  # summed beside dK, over the axes they lack
     clears_padding = True
+    long_lists_share = SHARE
+    any_length_share = 2
     script_setup = ""  # lines of a script before it imports the kernel
 
     def __init__(self, mutant: str = "") -> None:
@@ -86,15 +89,16 @@ class BundledDynamicMask(AutogradTarget):
 
     def variants_for(self, problem: AnyProblem) -> tuple[Variant, ...]:
         """See Target: every way to say the mask, in every shape; parts of the sums of dK and dV."""
-        offered: dict[str, tuple[Value, ...]] = {"mask": says(problem)}
+        said = says(problem)
+        offered: dict[str, tuple[Value, ...]] = {"mask": said}
         if problem.bias is not None or not by_a_flag(problem):
             offered["shape"] = SHAPES[1:]
         if problem.bias is not None and not by_a_flag(problem):
             offered["hidden"] = ("nan", "keys") if problem.bias.cols else ("nan",)
         if problem.backward:
             offered |= {"splits": (2, 3), "deterministic": (False,), "keys": ("split",)}
-        ways = OPTIONS.draws(**offered)
-        return tuple(way for way in map(_split, ways) if useful(problem, OPTIONS.defaults | way))
+        ways, defaults = OPTIONS.draws(**offered), OPTIONS.defaults
+        return tuple(way for way in map(_split, ways) if useful(problem, defaults | way, said))
 
     def climbs(self, case: Case) -> Mapping[str, float]:
         """See Target: tiles that are skipped, and as many that are not, as a share of all of them: what the kernel
