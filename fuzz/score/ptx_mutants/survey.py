@@ -54,7 +54,7 @@ class Clean(msgspec.Struct, frozen=True):
     reached    lines that it comes to, by the kernel's key
     longest    micro-operations of its longest launch
     functions  names of the kernels' functions, by key; Triton's only
-    fails      what the case finds: its verdict says nothing about a mutant
+    fails      what the case finds, or why it is not run to its end: its verdict says nothing about a mutant
     """
 
     case: Case
@@ -187,7 +187,9 @@ def run_clean(chosen: KernelConfig, case: Case, arch: str = ARCH) -> Clean:
     place = bench(chosen.target, arch)
     with place.running(watch=watch):
         verdict = execute(case, place.target, no_limit)
-    fails = f"case {case.id}: the unchanged kernels give {verdict.outcome}: {verdict.findings}" if verdict.bad else ""
+    what = verdict.findings or verdict.reason
+    passes = verdict.outcome == "pass"
+    fails = "" if passes else f"case {case.id}: the unchanged kernels give {verdict.outcome}: {what}"
     return Clean(case, {key: frozenset(found) for key, found in reached.items()}, longest, functions, fails)
 
 
