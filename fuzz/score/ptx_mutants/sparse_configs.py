@@ -12,7 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import cycle, islice, zip_longest
+from itertools import chain, cycle, islice, zip_longest
 from typing import Any, Literal
 
 from msgspec import structs
@@ -23,9 +23,10 @@ from fuzz.core.refusal import refusal
 from fuzz.core.support import Support
 from fuzz.generate import cases as strategies
 from fuzz.score.ptx_mutants.survey import Kernel, Survey
-from fuzz.targets.dynamic_mask.call import OPTIONS, by_a_flag, direction
+from fuzz.targets.dynamic_mask.call import OPTIONS, by_a_flag
 from fuzz.targets.dynamic_mask.emulated import EmulatedDynamicMask
 from fuzz.targets.nsa.emulated import EmulatedNativeSparse
+from fuzz.tensors.arena import build as build_inputs
 from oracles.native_sparse.problem import NativeSparse
 from oracles.problem import AnyProblem, Dtype, Layout
 
@@ -33,7 +34,8 @@ REPEATS = 2  # of every case: in order, and with warps and CTAs at random
 TILE, LONG_LIST = 64, 8  # queries and keys of a tile; tiles
 _DRAWS = 40_000  # at most, for the cases of a configuration
 _POOL = 80  # cases to choose among
-_FORMS_POOL = 160  # of dynamic_mask
+_FORMS_POOL, _MORE = 160, 1500  # of dynamic_mask, to find the form that most have; more of that form, from so many
+_ATTENTION = ("forward_kernel", "dq_kernel", "dkdv_kernel")  # of dynamic_mask
 _LONG = 5  # of them at most have a long list: 15 of a session's 300 do
 MANY, _MANY = 16, 10  # sequences; and of the cases, at most so many have as many
 _DRAWN_MANY = 16  # such cases to choose among
@@ -58,10 +60,12 @@ class DynamicMaskConfig:
 
     def cases(self, count: int, seed: int) -> list[Case]:
         """See KernelConfig. Three in four have the form that most have: theirs are the kernels that are mutated."""
-        drawn = list(islice(self._drawn(seed), _FORMS_POOL))
-        ((common, _),) = Counter(map(_form, drawn)).most_common(1)
-        usual = iter(_by_size(case for case in drawn if _form(case) == common))
-        others = iter(_by_size(case for case in drawn if _form(case) != common))
+        drawn = self._drawn(seed)
+        first = [(case, _form(case)) for case in islice(drawn, _FORMS_POOL)]
+        ((common, _),) = Counter(form for _, form in first).most_common(1)
+        same = chain(first, ((case, _form(case)) for case in islice(drawn, _MORE)))
+        usual = iter(_by_size(islice((case for case, form in same if form == common), _POOL)))
+        others = iter(_by_size(case for case, form in first if form != common))
         turns = cycle((usual, usual, usual, others))
         return [case for turn in islice(turns, count) if (case := next(turn, None)) is not None]
 
@@ -175,15 +179,12 @@ def _cases(target: Any, name: str, seed: int, size: Size, takes: Callable[[Case]
             yield case
 
 
-def _form(case: Case) -> tuple[bool, ...]:
-    """Features that, beside the configuration, choose a dynamic_mask case's kernels: the flag for causality,
-    whether rows of the operands, and of mask and bias, can be read 16 bytes at a time, and the sums of dK and dV."""
-    p, given = case.problem, OPTIONS.of(case)
-    flag = given["mask"] == "both" or (given["mask"] == "auto" and by_a_flag(p) and direction(p.mask) is not None)
-    stores = (getattr(case.inputs, name) for name in ("q", "k", "v", "do"))
-    rows = all(x.order not in ("bhds", "expanded") and not x.shared and not (x.pad or x.offset) % 8 for x in stores)
-    planes = p.len_k % 16 == 0 and given["shape"] != "turned"
-    return flag, rows, planes, bool(given["splits"]), given["deterministic"], p.backward
+def _form(case: Case) -> frozenset[tuple[Any, ...]]:
+    """What says which compiled kernels of attention a dynamic_mask case launches."""
+    target, tensors = EmulatedDynamicMask(), build_inputs(case, "cpu").tensors()
+    with target.compiling():
+        launches = target.launches(case, tensors)
+    return frozenset(launch.compile_key for launch in launches if launch.kernel.__name__ in _ATTENTION)
 
 
 def _many(case: Case) -> bool:

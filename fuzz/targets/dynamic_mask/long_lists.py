@@ -18,7 +18,7 @@ from oracles.masks import Blocks, Causal, Full, Intervals, Mask, Window
 from oracles.problem import Bias, Problem
 
 TILE = 64  # queries and keys of a tile
-COUNTS = (65, 66, 96, 127, 129, 193, 256, 257, 258, 300)  # tiles of the long side
+COUNTS = (65, 127, 129, 161, 193, 225, 256, 257, 258, 300)  # tiles of the long side
 FEW = (1, 2, 17, 64, 65)  # tokens of the other one
 KEPT = (1, 8, 24, 48, 64)  # tiles of each row or column that hold a pair, at most
 DIMS = (8, 32, 64)

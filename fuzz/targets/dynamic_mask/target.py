@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -28,6 +28,9 @@ from fuzz.targets.options import Value
 from oracles.metamorphic.relations import Equality
 from oracles.numerics import TENSOR_CORES, Numerics
 from oracles.problem import AnyProblem, Bias, Dtype
+
+if TYPE_CHECKING:
+    from kernels.sdpa.launch import Launch
 
 ROOT = Path(__file__).resolve().parents[3]
 # One tile's arithmetic depends on its own rows and keys alone, and powers of two scale exactly. Where K and V are
@@ -112,8 +115,13 @@ class BundledDynamicMask(AutogradTarget):
 
     def compile(self, case: Case, tensors: Tensors) -> None:
         """Compiles every kernel that the case launches, for Triton's active device."""
-        from kernels.dynamic_mask.api import checked, launches_of
         from kernels.sdpa.launch import compile_launches
+
+        compile_launches(self.launches(case, tensors))
+
+    def launches(self, case: Case, tensors: Tensors) -> list[Launch]:
+        """Every launch of the case's calls; none is made."""
+        from kernels.dynamic_mask.api import checked, launches_of
 
         p, bias = case.problem, tensors.bias
         if bias is not None:
@@ -121,10 +129,12 @@ class BundledDynamicMask(AutogradTarget):
         if self.mutant:
             kernel_of(self.mutant)
         injection = f"dynamic_mask!{self.mutant}" if self.mutant else ""
+        found = []
         for given in calls(p, bias, tensors.q.device, OPTIONS.of(case)):
             settings = {name: given.pop(name) for name in ("deterministic", "num_splits") if name in given}
             call = checked(tensors.q, tensors.k, tensors.v, **given, injection=injection)
-            compile_launches(launches_of(call, p.backward, tensors.do, **settings))
+            found += launches_of(call, p.backward, tensors.do, **settings)
+        return found
 
     def forward(self, case: Case, tensors: Tensors) -> tuple[Tensor, Tensor | None]:
         """O and LSE. Raises DeviceError where the kernel's counts of tiles are not those of the mask."""
