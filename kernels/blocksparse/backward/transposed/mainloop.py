@@ -59,23 +59,26 @@ def multiply_step(w, products, rows: cutlass.Constexpr, entry: Int32, part: Int3
     turns.await_full(w.do_full, step, stages)
     issue(products.to_dp, rdP, 0, stage, add=False)
     rSlope = cute.make_rmem_tensor_like(rS) if cutlass.const_expr(w.variant.softcap) else None
+    # those of the first atoms come from shared memory while the products run
+    lse2 = of_queries(w, w.storage.sLSE, stage * tiling.stage_rows, 0, ATOMS)
     if cutlass.const_expr(rows == RUN_STEP):
         finish(1)
-        scores_to_probabilities(w, rS, rSlope, stage, rows)
+        scores_to_probabilities(w, rS, rSlope, stage, rows, lse2)
     else:
         rWords = cute.make_rmem_tensor(rows // 32, Uint32)
         block = block_at(w.storage.sEntries, entry)
         masked = is_masked(w, block)
         prefetch_words(w, rWords, block, part, masked)
         finish(1)
-        scores_to_probabilities(w, rS, rSlope, stage, rows)
+        scores_to_probabilities(w, rS, rSlope, stage, rows, lse2)
         for _ in cutlass.range(branch(masked)):
             masking.apply_words(rows_columns(rS), find_kept(w, rWords))
     rP = rounded(rS, w.dtype)
     if cutlass.const_expr(w.variant.softcap):
         rS.store(rS.load() * rSlope.load())
+    delta = of_queries(w, w.storage.sDelta, stage * tiling.stage_rows, 0, ATOMS)
     finish()
-    subtract_delta(w, rdP, stage, rows)
+    subtract_delta(w, rdP, stage, rows, delta)
     rdP.store(rdP.load() * rS.load())
     rdS = rounded(rdP, w.dtype)
     share_rounded(products.to_s.mma, rdS, scores_gradient_of(w, rows, stage), thread, True, tiling.dq_by_dim)
@@ -141,23 +144,31 @@ def atoms_of(values: cute.Tensor, first: int, count: int) -> cute.Tensor:
 
 
 @cute.jit
-def scores_to_probabilities(w, rS: cute.Tensor, rSlope, stage: Int32, rows: cutlass.Constexpr) -> None:
-    """S of so many queries becomes P, not masked yet; LSE is read by parts, which take few registers."""
+def scores_to_probabilities(w, rS: cute.Tensor, rSlope, stage: Int32, rows: cutlass.Constexpr, early=None) -> None:
+    """S of so many queries becomes P, not masked yet; LSE is read by parts, which take few registers. early: the first
+    part, if it has been read."""
     for first in cutlass.range_constexpr(0, rows // 8, ATOMS):
         count = cutlass.const_expr(min(ATOMS, rows // 8 - first))
         part = by_query(atoms_of(rS, first, count))
         slope = by_query(atoms_of(rSlope, first, count)) if cutlass.const_expr(w.variant.softcap) else None
-        lse2 = of_queries(w, w.storage.sLSE, stage * w.tiling.stage_rows, first, count)
+        lse2 = part_of(w, w.storage.sLSE, stage, first, count, early)
         softmax_gradient.probabilities(w.variant.softcap, w.kernel.slope_of, part, slope, lse2, w.factors)
 
 
 @cute.jit
-def subtract_delta(w, rdP: cute.Tensor, stage: Int32, rows: cutlass.Constexpr) -> None:
+def subtract_delta(w, rdP: cute.Tensor, stage: Int32, rows: cutlass.Constexpr, early=None) -> None:
     """dP becomes dP - delta, likewise."""
     for first in cutlass.range_constexpr(0, rows // 8, ATOMS):
         count = cutlass.const_expr(min(ATOMS, rows // 8 - first))
-        delta = of_queries(w, w.storage.sDelta, stage * w.tiling.stage_rows, first, count)
+        delta = part_of(w, w.storage.sDelta, stage, first, count, early)
         softmax_gradient.add_start(w.kernel.start_of, by_query(atoms_of(rdP, first, count)), delta)
+
+
+def part_of(w, sValues: cute.Tensor, stage: Int32, first: int, count: int, early: list | None) -> list:
+    """LSE or delta of a stage as `of_queries` reads it; the first part is `early`, if given."""
+    if early is not None and first == 0:
+        return early
+    return of_queries(w, sValues, stage * w.tiling.stage_rows, first, count)
 
 
 @cute.jit
