@@ -5,10 +5,10 @@
 
 A row is MASK:BATCHxTOKENSxDIM, with 16 heads, or MASK:BATCHxTOKENSxDIMxKV_HEADS; MASK one of blocksparse_masks.py, or
 "top 64": 64 random blocks of 64 x 64 a row, 7 heads. A layout is name=value,…: overrides of HopperTuning; tile_m=64 or
-192; l2=MB, of K and V that tiles launched together have; mma=1, the portable kernel; "" is the default. Kernels are built first, in processes beside each other. Then all layouts of a row are timed one after
-the other, `--rounds` times, each round beginning with another one, as a GPU that was idle is faster; the median of the
-rounds' medians counts. Results are compared with those of the first layout; exits with 1 where a difference is above
-0.02.
+192; l2=MB, of K and V that tiles launched together have; mma=1, the portable kernel; "" is the default. Kernels are
+built first, in processes beside each other. Then all layouts of a row are timed one after the other, `--rounds` times,
+each round beginning with another one, as a GPU that was idle is faster; the median of the rounds' medians counts.
+Results are compared with those of the first layout; exits with 1 where a difference is above 0.02.
 
 --flash-attention   FlashAttention-4 in the same turns, where it is installed and has the mask (full, causal, window)
 --dry               one tiny row on the emulated GPU, to try the script
@@ -178,12 +178,13 @@ def measured(row: Row, layouts: list[str], options: argparse.Namespace, errors: 
 
         section = dict(layout_of(layout)).get("l2", L2_BYTES >> 20) << 20
 
-        products, scale = products_of(layout), entry.dim**-0.5
+        products = products_of(layout)
 
         def call(
             tuning: Layout = tuning, blocks: BlockSparse = blocks, section: int = section, products: str = products
         ) -> None:
             launch.L2_BYTES = section
+            scale = entry.dim**-0.5
             launch.forward(q, k, v, o, lse, sequences, blocks, scale=scale, tuning=tuning, products=products)
 
         o.fill_(float("nan"))
