@@ -76,6 +76,7 @@ NSA = (
     "sums_added_before_they_are_there",
     "future_block_selected",
     "own_tile_not_selectable",
+    "smallest_chosen_left_out",
     "selection_not_sorted",
     "selected_block_widened",
     "transposition_ignores_counts",

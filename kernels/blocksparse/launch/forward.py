@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from kernels.blocksparse.compile.runtime import arch_of, launch
+from kernels.blocksparse.forward.hopper.tuning import hopper_tuning
 from kernels.blocksparse.lists.lpt import even_share
 from kernels.blocksparse.lists.types import Band, Bits, BlockList, BlockMask, BlockSparse, Intervals
 from kernels.blocksparse.spec.injection import NO_HOST_INJECTION, HostInjection
@@ -126,7 +127,7 @@ def resident_ctas(variant: Variant, q: Tensor) -> int | None:
         return None
     if q.device.type != "cuda":
         return EMULATED
-    return dict(variant.tuning).get("ctas", 1) * multiprocessors(q.device)
+    return hopper_tuning(variant).ctas * multiprocessors(q.device)
 
 
 @lru_cache

@@ -141,7 +141,7 @@ class Variant:
 def forward_products(arch: str, tile_m: int) -> str:
     """The products of the forward kernel that are the fastest on an arch, of those that were timed there: tcgen05 was
     not, as no GPU of its kind has run it."""
-    return "wgmma" if arch == "sm_90a" and tile_m in (128, WIDE) else "mma"
+    return "wgmma" if arch == "sm_90a" and tile_m in (*TILES, WIDE) else "mma"
 
 
 def backward_products(products: str, tile_n: int, dim_padded: int, tile_m: int = 128) -> str:

@@ -20,7 +20,7 @@ from cutlass import Float32, Int32, cute
 from kernels.blocksparse.common import layouts, mask_words, tcgen05
 from kernels.blocksparse.common.list_reader import listed
 from kernels.blocksparse.forward.blackwell.exponentials import exponentials
-from kernels.blocksparse.forward.mainloop import LAG, load_words, mask_scores, masks, slot_of
+from kernels.blocksparse.forward.mainloop import LAG, cap_scores, load_words, mask_scores, masks, slot_of
 
 
 @cute.jit
@@ -113,6 +113,7 @@ def softmax_steps(w) -> None:
         wait_scored(w, s)
         tcgen05.load(w.columns_s + buffer * step, w.thread, acc_s)
         wait_loaded()
+        cap_scores(w, acc_s)
         mask_scores(w, acc_s, masks(w, s // steps_per_block, key), key)
         if s > 0:
             wait_added(w, s - 1)
