@@ -227,6 +227,20 @@ TRITON_ARGUMENTS = (
         targets=("nsa",),
     ),
     Argument(
+        "no row past the end",
+        "Whether a row's tile of queries begins before the end of its sequence, or at it. In a padded call, which reads "
+        "no lengths, every row that there is begins before it; of others, nothing is stored.",
+        ("compare_shifted",),
+        r"setp\.lt\.s32 %p\d+, %r\d+, %r\d+;",
+        "same_bits",
+        kinds=("span_rows_kernel",),
+        lacks=r"ld\.global",
+        near=r"(shl\.b32 .*\n|shr\.u32 .*\n)(.*\.loc.*\n)*(\tsetp\.lt\.s32 \t%p\d+, %r\d+, (%r\d+);\n)"
+        r"(\tsetp\.lt\.s32 \t%p\d+, %r\d+, \4;\n)+",
+        alone=1,
+        targets=("nsa",),
+    ),
+    Argument(
         "a row that several warps hold",
         "Which of the warps writes a row of the lists. All of them compute the same rows, and the same addresses.",
         ("compare_flipped", "bound_shifted"),
