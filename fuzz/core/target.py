@@ -28,6 +28,7 @@ from oracles.outputs import Outputs
 from oracles.problem import AnyProblem, Bias, Dtype
 
 METADATA_ONLY = "run"  # the option of a variant that is False where the metadata alone is judged
+CALLS = "keys"  # the option of a variant by which its keys are in two calls
 Device: TypeAlias = Literal["host", "cuda", "emulator", "interpreter"]
 Variant: TypeAlias = dict[str, str | int | bool]
 
