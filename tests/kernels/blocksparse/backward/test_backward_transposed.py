@@ -136,6 +136,7 @@ SPECS = {
     "runs of tiles, split, float16, a view": Spec(
         (1290,), (128,), 4, 1, dim=104, tile_m=128, mask="random", dtype=torch.float16, view=True, group_split=2
     ),
+    "no runs, as asked": Spec((700,), (130,), 2, 1, dim=128, tile_m=128, tuning=(("runs", 0),)),
     "no runs with a soft cap": Spec((700,), (130,), 2, 1, dim=128, tile_m=128, softcap=1.5),
     "no keys": Spec((100, 60), (0, 60), dim=64, tile_m=64, mask="causal", packed=True),
 }
