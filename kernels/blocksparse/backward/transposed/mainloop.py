@@ -59,8 +59,11 @@ def multiply_step(w, products, rows: cutlass.Constexpr, entry: Int32, part: Int3
     turns.await_full(w.do_full, step, stages)
     issue(products.to_dp, rdP, 0, stage, add=False)
     rSlope = cute.make_rmem_tensor_like(rS) if cutlass.const_expr(w.variant.softcap) else None
-    # those of the first atoms come from shared memory while the products run
-    lse2 = of_queries(w, w.storage.sLSE, stage * tiling.stage_rows, 0, ATOMS)
+    # LSE and delta of the first atoms come from shared memory while the products run; masks of intervals leave too few
+    # registers for it
+    ahead, lse2, delta = cutlass.const_expr(w.variant.mask != "intervals"), None, None
+    if cutlass.const_expr(ahead):
+        lse2 = of_queries(w, w.storage.sLSE, stage * tiling.stage_rows, 0, ATOMS)
     if cutlass.const_expr(rows == RUN_STEP):
         finish(1)
         scores_to_probabilities(w, rS, rSlope, stage, rows, lse2)
@@ -76,7 +79,8 @@ def multiply_step(w, products, rows: cutlass.Constexpr, entry: Int32, part: Int3
     rP = rounded(rS, w.dtype)
     if cutlass.const_expr(w.variant.softcap):
         rS.store(rS.load() * rSlope.load())
-    delta = of_queries(w, w.storage.sDelta, stage * tiling.stage_rows, 0, ATOMS)
+    if cutlass.const_expr(ahead):
+        delta = of_queries(w, w.storage.sDelta, stage * tiling.stage_rows, 0, ATOMS)
     finish()
     subtract_delta(w, rdP, stage, rows, delta)
     rdP.store(rdP.load() * rS.load())
