@@ -59,9 +59,8 @@ def multiply_step(w, products, rows: cutlass.Constexpr, entry: Int32, part: Int3
     turns.await_full(w.do_full, step, stages)
     issue(products.to_dp, rdP, 0, stage, add=False)
     rSlope = cute.make_rmem_tensor_like(rS) if cutlass.const_expr(w.variant.softcap) else None
-    # LSE and delta of the first atoms come from shared memory while the products run; masks of intervals leave too few
-    # registers for it
-    ahead, lse2, delta = cutlass.const_expr(w.variant.mask != "intervals"), None, None
+    # with runs, LSE and delta of the first atoms come from shared memory while the products run; alone it is slower
+    ahead, lse2, delta = cutlass.const_expr(tiling.runs), None, None
     if cutlass.const_expr(ahead):
         lse2 = of_queries(w, w.storage.sLSE, stage * tiling.stage_rows, 0, ATOMS)
     if cutlass.const_expr(rows == RUN_STEP):
