@@ -52,6 +52,93 @@ TRITON_ARGUMENTS = (
         )
     ),
     Argument(
+        "any of the threads with the same sum",
+        "Which threads write a sum. What is written is the last step of a reduction, after which every thread that "
+        "takes part in it has the same value; a place follows from the row alone.",
+        ("guard_negated", "guard_dropped"),
+        r"@!?%p\d+ st\.shared\.b32",
+        "same_bits",
+        stored=r"(add|max)\.(NaN\.)?f32",
+        kinds=("forward_kernel", "dbias_kernel", "dkdv_kernel", "dq_kernel"),
+        targets=("dynamic_mask",),
+    ),
+    Argument(
+        "a guard that always holds",
+        "The guard is set to true just before.",
+        ("guard_dropped",),
+        r"@%p\d+ (ld|st)\.shared",
+        "same_values",
+        near=r"mov\.pred \t(%p\d+), -1;(\n.*)*\n\t@\1 ld\.shared",
+        targets=_BOTH,
+    ),
+    Argument(
+        "the wait after a loop",
+        "The wait where a pipelined loop is left. A turn awaits the copies that it reads, and the last turns start "
+        "none: their groups are empty. On the emulated GPU copies arrive as late as PTX allows, and none did after it.",
+        ("wait_weakened", "wait_dropped"),
+        r"cp\.async\.wait_group 0;",
+        "same_bits",
+        near=r"%\._crit_edge\n(.*\n){1,5}\tcp\.async\.wait_group \t0;\n\tbar\.sync \t0;",
+        targets=_BOTH,
+    ),
+    Argument(
+        "no subnormal sum",
+        "What is added to the logarithm of a sum below 2^-126. A row's largest exponential is 1, and a sum of 0 is "
+        "replaced by 1 before: there are no such sums.",
+        ("constant_wrong",),
+        r"selp\.f32 %r\d+, 0fC1B80000, 0f00000000, %p\d+;",
+        "same_values",
+        kinds=("forward_kernel",),
+        targets=("dynamic_mask",),
+    ),
+    Argument(
+        "the same logarithm",
+        "Whether a sum's logarithm is taken of 2^23 times the sum, less 23. The factor changes the exponent alone, to "
+        "which 23 is added and taken away without rounding. A sum, of one exponential up to 1 for each key, is far "
+        "below 2^105, where the product would overflow.",
+        ("operands_swapped", "compare_flipped", "compare_shifted", "constant_wrong"),
+        r"setp\.lt\.f32 %p\d+, %r\d+, 0f00800000;",
+        "same_bits",
+        kinds=("forward_kernel",),
+        targets=("dynamic_mask",),
+    ),
+    Argument(
+        "marks that are masked off",
+        "Whether the loop over a list's marks is left out where there are none. In its turn every mark is masked off: "
+        "nothing is stored, and 0 is added to the count.",
+        ("guarded_dropped",),
+        r"@%p\d+ bra",
+        "same_bits",
+        kinds=("lists_kernel",),
+        near=r"setp\.l[te]\.s32 \t(%p\d+), %r\d+, [01];(\n.*)*\n\t@\1 bra",
+        targets=("dynamic_mask",),
+    ),
+    Argument(
+        "a second bound",
+        "Whether a row has a dLSE. The number of rows with one is that of the queries, below which another bound keeps "
+        "the row, or 0; this row of the unrolled tile is not row 0.",
+        ("compare_shifted",),
+        r"setp\.lt\.s32 %p\d+, %r\d+, %r\d+;",
+        "same_bits",
+        defined=r"or\.b32 \t%r\d+, %r\d+, [1-9]\d*;",
+        inside="kernels/dynamic_mask/row_state.py row_state_kernel",
+        line=r"m < len_dlse",
+        kinds=("row_state_kernel",),
+        targets=("dynamic_mask",),
+    ),
+    Argument(
+        "head dims are multiples of 8",
+        "The bound of one column of an unrolled tile, whose number is no multiple of 8, as every head dim is: it is no "
+        "head dim, so that below and not above are the same.",
+        ("compare_shifted",),
+        r"setp\.lt\.s32 %p\d+, %r\d+, %r\d+;",
+        "same_values",
+        defined=r"or\.b32 \t%r\d+, %r\d+, [1-7];",
+        kinds=("split_kernel", "combine_kernel", "query_gradient_kernel", "key_gradient_kernel", "gate_weight_kernel"),
+        least=10,
+        targets=("nsa",),
+    ),
+    Argument(
         "a loop of one turn or more",
         "Whether a loop over rows is left out. A stretch has a row, and so has a part of the rows.",
         ("guarded_dropped", "compare_shifted", "bound_shifted"),

@@ -43,13 +43,25 @@ def check(case: Case, injection: str, device: str) -> list[Finding]:
 
 def calls_of(case: Case, injection: str, device: str) -> Iterator[Operands]:
     """The case's call and others like it, whose lists are made by kernels of their own or have other ends: all
-    causalities and both tiles of queries; no window; chosen groups; sequences that end where tiles do."""
+    causalities and both tiles of queries, in both layouts; no window; chosen groups; sequences that end where tiles
+    do."""
     own = operands_of(case.problem, injection, device)
-    for tile, causal in product(sorted({64, 128, own.settings.tile}), CAUSAL.values()):
-        yield replace(own, settings=replace(own.settings, tile=tile, causal=causal))
+    for like in (own, operands_of(other_layout(case.problem), injection, device)):
+        for tile, causal in product(sorted({64, 128, own.settings.tile}), CAUSAL.values()):
+            yield replace(like, settings=replace(like.settings, tile=tile, causal=causal))
     yield replace(own, settings=replace(own.settings, window=0))
     yield replace(own, settings=replace(own.settings, groups=1))
     yield operands_of(whole_tiles(case.problem), injection, device)
+
+
+def other_layout(problem: AnyProblem) -> NativeSparse:
+    """The problem packed, of which every other sequence is a token longer than half; or padded, the longest of its
+    sequences alone."""
+    assert isinstance(problem, NativeSparse)
+    if problem.layout == "packed":
+        return structs.replace(problem, lengths=(problem.len_q,), layout="padded")
+    lengths = tuple(n // 2 + 1 if i % 2 else n for i, n in enumerate(problem.lengths))
+    return structs.replace(problem, lengths=lengths, layout="packed")
 
 
 def whole_tiles(problem: AnyProblem) -> NativeSparse:

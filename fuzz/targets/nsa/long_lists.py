@@ -32,7 +32,7 @@ SHORT = (0, 1, 5, 63, 64, 65, 100, 128)  # tokens of the sequences beside the lo
 MOST_SHORT = 24
 DIMS = (16, 32, 64)
 BLOCKS = (16, 16, 32, 64)
-WINDOWS = (1, 16, 65, 200, 1200)
+WINDOWS = (0, 1, 16, 65, 200, 1200)
 CAUSAL: tuple[Causality, ...] = (True, True, "strict", False)
 LESS = (0, 0, 1, 17, 63)  # tokens
 

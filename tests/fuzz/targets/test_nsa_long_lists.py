@@ -6,6 +6,7 @@ import random
 
 import pytest
 import torch
+from msgspec import structs
 
 from fuzz.core.case import Case, Inputs
 from fuzz.core.refusal import refusal
@@ -66,3 +67,14 @@ def _fewer(selection):
 def test_there_is_no_script_of_lists_alone():
     with pytest.raises(ScriptError, match="block lists alone"):
         load("nsa", device="emulator").script_call(ALONE)
+
+
+def test_lists_alone_are_of_calls_of_both_layouts():
+    from fuzz.targets.nsa.lists_alone import calls_of, other_layout
+
+    calls = list(calls_of(ALONE, "", "cpu"))
+    made = {(call.packed, call.settings.tile, call.settings.causal) for call in calls}
+    assert {(packed, tile, causal) for packed in (False, True) for tile in (64, 128) for causal in (0, 1, 2)} <= made
+    padded = other_layout(ALONE.problem)
+    assert (padded.lengths, padded.layout) == ((700,), "padded")
+    assert other_layout(structs.replace(padded, lengths=(700, 700))).lengths == (700, 351)

@@ -128,6 +128,15 @@ SPECS = {
         (64 * 70 + 1,), (130,), 2, 1, dim=64, tile_m=64, deterministic=True, group_split=1
     ),
     "float32": Spec((140,), (130,), 2, 1, dim=120, tile_m=128, mask="random", float32=True),
+    "runs of tiles": Spec((800,), (150,), 2, 1, dim=128, tile_m=128),
+    "runs of tiles, causal": Spec((1500, 300), (1400, 300), dim=128, tile_m=128, mask="causal"),
+    "runs of tiles, three windows of pieces, packed": Spec(
+        (1300, 650), (260, 140), 8, 1, dim=128, tile_m=128, packed=True
+    ),
+    "runs of tiles, split, float16, a view": Spec(
+        (1290,), (128,), 4, 1, dim=104, tile_m=128, mask="random", dtype=torch.float16, view=True, group_split=2
+    ),
+    "no runs with a soft cap": Spec((700,), (130,), 2, 1, dim=128, tile_m=128, softcap=1.5),
     "no keys": Spec((100, 60), (0, 60), dim=64, tile_m=64, mask="causal", packed=True),
 }
 
