@@ -236,7 +236,7 @@ def test_keys_may_end_at_a_block_at_a_step_or_inside_one(mask, len_k):
 @pytest.mark.parametrize("tile_m", [64, 128, WIDE])
 @pytest.mark.parametrize("held", [0, 1])
 def test_a_buffer_is_used_again_in_steps_without_a_mask(tile_m, held):
-    """Two buffers and six steps, none of which has a mask. The emulated GPU sees a load before a product's last read."""
+    """Two buffers and six steps, none of which has a mask. The checks see a load before a product's last read."""
     case = Case((tile_m,), (768,), heads_q=1, heads_kv=1, tile_m=tile_m, tile_n=128, products="wgmma")
     p = problem(replace(case, tuning=(("held", held),)), DEVICE)
     run(p)
