@@ -124,7 +124,7 @@ NSA = (
     NativeSparseConfig("bf16_d32_gates", "bfloat16", (16, 24, 32), gates=True),
     NativeSparseConfig("bf16_d32", "bfloat16", (16, 24, 32), gates=False),
     NativeSparseConfig("fp16_d64", "float16", (40, 48, 64), gates=False),
-    NativeSparseConfig("fp16_d64_gates", "float16", (40, 56, 64), gates=True),
+    NativeSparseConfig("fp16_d64_gates", "float16", (40, 48, 64), gates=True),
 )
 
 

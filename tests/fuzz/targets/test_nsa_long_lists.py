@@ -6,7 +6,6 @@ import random
 
 import pytest
 import torch
-from msgspec import structs
 
 from fuzz.core.case import Case, Inputs
 from fuzz.core.refusal import refusal
@@ -76,5 +75,8 @@ def test_lists_alone_are_of_calls_of_both_layouts():
     made = {(call.packed, call.settings.tile, call.settings.causal) for call in calls}
     assert {(packed, tile, causal) for packed in (False, True) for tile in (64, 128) for causal in (0, 1, 2)} <= made
     padded = other_layout(ALONE.problem)
-    assert (padded.lengths, padded.layout) == ((700,), "padded")
-    assert other_layout(structs.replace(padded, lengths=(700, 700))).lengths == (700, 351)
+    assert (padded.lengths, padded.layout) == ((700, 700), "padded")
+    packed = other_layout(padded)
+    assert packed.layout == "packed" and (packed.heads_q, packed.heads_kv) == (1, 1)
+    for tile in (64, 128):  # rows that sequences end before: one of each 16
+        assert {n // tile // 16 for n in packed.lengths if n % tile == 0 and n // tile < 128} == set(range(8))
