@@ -147,10 +147,11 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     """The tiling of a backward or postprocess variant on an arch such as "sm_90a".
 
     `variant.tuning` may set step_m, stages, stages_ds and wide_stores (0 or 1). By wgmma it may also set transposed: 0
-    asks for the straight loop where tiles have 128 keys. With that loop it may set stages_p (1 or 2), for tiles of 64
-    keys, and releaser (0 or 1), with ordered adds: a warp that releases the semaphores. By mma.sync it may set the m
-    warps of each product: warps_s, warps_dkv, warps_dq. Raises ValueError for a tiling that does not fit (registers and
-    shared memory: NOTE [large dims]; warps; wgmma) and for unknown names.
+    asks for the straight loop where tiles have 128 keys; and runs: 0 asks for steps of 64 queries alone. With the
+    straight loop it may set stages_p (1 or 2), for tiles of 64 keys, and releaser (0 or 1), with ordered adds: a warp
+    that releases the semaphores. By mma.sync it may set the m warps of each product: warps_s, warps_dkv, warps_dq.
+    Raises ValueError for a tiling that does not fit (registers and shared memory: NOTE [large dims]; warps; wgmma) and
+    for unknown names.
     """
     tile_m, tile_n, dim = variant.tile_m, variant.tile_n, variant.dim_padded
     number = int("".join(c for c in arch if c.isdigit()))

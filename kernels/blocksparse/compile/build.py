@@ -110,7 +110,7 @@ def _blackwell_kernel(variant: Variant, arch: str, injection: Injection) -> Any:
     if variant.kind == "forward":
         from kernels.blocksparse.forward.blackwell.kernel import BlackwellForward
 
-        return BlackwellForward(variant, injection)
+        return BlackwellForward(variant, arch, injection)
     if variant.kind == "backward":
         from kernels.blocksparse.backward.blackwell.kernel import BlackwellBackward
 

@@ -2,11 +2,11 @@
 # mypy: ignore-errors
 """Probabilities of a row's scores: most by MUFU.EX2, some by a polynomial, two at a time by packed fp32 instructions.
 
-NOTE [polynomials] An SM has 16 MUFU.EX2 a clock, which takes a block of 128 x 128 as long as products at head dim 128
-do, and twice as long as those at 64. So some pairs of a row take other units: x is n + f, n the nearest whole number;
-2^f is a polynomial, 2^n the bits of n in an exponent. The polynomial is 1 at 0, so that a row's largest score is
-exactly 1; its relative error in fp32, 1.7e-7, is less than that of `ex2.approx` (2^-22). x below -127, such as the -inf
-of a forbidden key, is exactly 0, as a row's sum needs it; NaN stays NaN.
+NOTE [polynomials] An SM of sm_100a has 16 MUFU.EX2 a clock, which takes a block of 128 x 128 as long as products at
+head dim 128 do, and twice as long as those at 64. So some pairs of a row take other units: x is n + f, n the nearest
+whole number; 2^f is a polynomial, 2^n the bits of n in an exponent. The polynomial is 1 at 0, so that a row's largest
+score is exactly 1; its relative error in fp32, 1.7e-7, is less than that of `ex2.approx` (2^-22). x below -126.5, such
+as the -inf of a forbidden key, is exactly 0, as a row's sum needs it; NaN stays NaN.
 """
 
 import cutlass

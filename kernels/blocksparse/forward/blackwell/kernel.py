@@ -16,6 +16,8 @@ a tile of Q and O in shared memory, columns of scores and of O, and barriers of 
 blocks, K and V. So K and V are read once for 256 queries, and the products of one run during the softmax of the other.
 """
 
+from functools import partial
+
 import cutlass
 from cutlass import Float32, Int32, Int64, cute
 from cutlass.memory import SmemAllocator
@@ -54,9 +56,9 @@ class BlackwellForward(Forward):
     """The forward kernel of one variant with products "tcgen05"."""
 
     INJECTION_POINTS = (*Forward.INJECTION_POINTS, *OF_TCGEN05)
-    tune = staticmethod(blackwell_tuning)
 
-    def __init__(self, variant: Variant, injection: Injection = NO_INJECTION) -> None:
+    def __init__(self, variant: Variant, arch: str, injection: Injection = NO_INJECTION) -> None:
+        self.tune = partial(blackwell_tuning, arch=arch)
         super().__init__(variant, injection)
         self.fence_after = injection.pick("fence_after", tcgen05.fence_after)
         self.fence_shared = injection.pick("fence_shared", tcgen05.fence_shared)

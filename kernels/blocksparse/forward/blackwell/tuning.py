@@ -71,8 +71,9 @@ class BlackwellTuning:
         return max(32, 1 << (used - 1).bit_length())
 
 
-def blackwell_tuning(variant: Variant) -> BlackwellTuning:
-    """The layout that `variant` is built with. Raises ValueError for tiles or overrides that cannot work."""
+def blackwell_tuning(variant: Variant, arch: str = "sm_100a") -> BlackwellTuning:
+    """The layout that `variant` is built with for `arch`, which decides on polynomials alone: sm_103a has twice as many
+    MUFU.EX2 a clock. Raises ValueError for tiles or overrides that cannot work."""
     if variant.tile_m not in (ROWS, PAIR):
         raise ValueError(f"variant.tile_m is {variant.tile_m}; products by tcgen05 need {ROWS} or {PAIR}")
     overrides = dict(variant.tuning)
@@ -84,7 +85,7 @@ def blackwell_tuning(variant: Variant) -> BlackwellTuning:
         "stages": each,
         "ctas": ctas,
         "tma": 1,
-        "polynomials": 0 if large else 1,
+        "polynomials": 0 if large or arch == "sm_103a" else 1,
     }
     values["buffers"] = 1 if pair else each
     names = [field.name for field in fields(BlackwellTuning)]

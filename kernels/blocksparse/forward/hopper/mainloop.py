@@ -81,14 +81,19 @@ def multiply_step(w, rounded: cute.Tensor, s: Int32, masks_scores: cutlass.Const
         masked = masks(w, s // steps_per_block, key)
         load_words(w, s // steps_per_block, slot, key, s % steps_per_block * step)
     warpgroup.wait_group(1)
-    buffers.release(w.buffers_k, w.before + s)
+    if cutlass.const_expr(masks_scores):
+        buffers.release(w.buffers_k, w.before + s)
+    elif cutlass.const_expr(not w.tuning.held):
+        buffers.release_multiplied(w.buffers_k, w.before + s)
     cap_scores(w, w.acc_s)
     if cutlass.const_expr(masks_scores):
         mask_scores(w, w.acc_s, masked, key)
     moved = follow(w) if w.tuning.rescale else advance(w)
     exponentiate(w, w.acc_s)
+    if cutlass.const_expr(not masks_scores and w.tuning.held):
+        buffers.release_multiplied(w.buffers_k, w.before + s)
     warpgroup.wait_group(0)
-    buffers.release(w.buffers_v, w.before + s - 1)
+    buffers.release_multiplied(w.buffers_v, w.before + s - 1)
     round_into(rounded, w.acc_s)
     rescale_output(w, moved)
 

@@ -121,6 +121,12 @@ def test_up_to_head_dim_128_a_quarter_are_polynomials():
     assert blackwell_tuning(variant(128, 256)).polynomials == 1
 
 
+def test_a_gpu_with_twice_the_instructions_has_no_polynomials():
+    """NVIDIA gives 5 and 10.7 trillion EX2 a second for B200 and B300."""
+    assert blackwell_tuning(variant(64), "sm_103a").polynomials == 0
+    assert ptx_of(variant(64), "sm_103a").count("ex2.approx") == ptx_of(variant(64), ARCH).count("ex2.approx") + 32
+
+
 @pytest.mark.parametrize("polynomials", [-1, GROUP + 1])
 def test_a_share_that_there_is_not_is_refused(polynomials):
     with pytest.raises(ValueError, match=r"variant\.tuning.*polynomials.* does not fit"):

@@ -118,7 +118,7 @@ def test_wide_tiles_are_refused_where_no_kernel_has_them(wrong):
     "tuning",
     [
         *({"step": 48}, {"stages": 3}, {"warps": 4}, {"ctas": 3}, {"registers": 248}, {"tma": 2}, {"turns": -1}),
-        *({"late": 2}, {"rescale": 2}, {"lead": -1}),
+        *({"late": 2}, {"rescale": 2}, {"held": 2}, {"lead": -1}),
         *({"loading": 12}, {"stages": 5, "tma": 1}, {"stages": 3, "tma": 1}),
     ],
 )
@@ -150,15 +150,15 @@ def test_random_problems_by_tma_and_in_turns_are_right(seed):
 
 
 @pytest.mark.parametrize(
-    ("tma", "turns", "rescale", "stages", "tiles", "step"),
+    ("held", "tma", "turns", "rescale", "stages", "tiles", "step"),
     [
-        *covering([0, 1], [0, 1], [0, 1], [1, 2], [1, 2], [32, 64, 128], strength=2),
-        *((1, 1, 1, 4, 1, 64), (1, 0, 0, 3, 2, 128)),
+        *covering([0, 1], [0, 1], [0, 1], [0, 1], [1, 2], [1, 2], [32, 64, 128], strength=2),
+        *((1, 1, 1, 1, 4, 1, 64), (0, 1, 0, 0, 3, 2, 128)),
     ],
 )
-def test_every_tuning_computes_the_same(tma, turns, rescale, stages, tiles, step):
+def test_every_tuning_computes_the_same(held, tma, turns, rescale, stages, tiles, step):
     tuning = (
-        *(("rescale", rescale), ("stages", stages), ("step", step), ("tiles", tiles), ("tma", tma)),
+        *(("held", held), ("rescale", rescale), ("stages", stages), ("step", step), ("tiles", tiles), ("tma", tma)),
         ("turns", turns),
     )
     case = Case((130, 60), (400, 129), heads_q=1, heads_kv=1, mask="tokens", tile_m=128, tile_n=128, spread=3.0)
