@@ -15,7 +15,7 @@ def problem(**changes):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"lengths": ()}, {"lengths": (-1,)}, {"heads_kv": 3}, {"window_size": 0}, {"q_tile": 0}, {"dim": 0}]
+    "changes", [{"lengths": ()}, {"lengths": (-1,)}, {"heads_kv": 3}, {"window_size": -1}, {"q_tile": 0}, {"dim": 0}]
 )
 def test_a_value_out_of_bounds_is_refused_by_its_name(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
