@@ -28,6 +28,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -91,11 +92,15 @@ def passes(entries: list[Entry]) -> Iterator[tuple[str, Any]]:
             yield f"{label} | backward", gradient
 
 
-def run_counted(entries: list[Entry], labels: Path) -> None:
-    """In the process under ncu: every pass, a mark before each; labels: one line a pass."""
+def run_counted(entries: list[Entry], labels: Path, seconds: float) -> None:
+    """In the process under ncu: every pass, a mark before each, until seconds are over, so that ncu, which prints when
+    the process ends, has what was counted; labels: one line a pass."""
+    until = time.monotonic() + seconds
     cuda = entries[0].device == "cuda"
     with connected(entries[0]), labels.open("w") as file:
         for label, call in passes(entries):
+            if time.monotonic() > until:
+                return
             if cuda:
                 torch.cuda.synchronize()
                 torch.cuda.profiler.start()
@@ -167,7 +172,7 @@ def command(options: argparse.Namespace, labels: Path) -> list[str]:
     metrics = [*UNITS.values(), ACTIVE, TIME, CLOCK, *STALLS.values()]
     ncu = ["ncu", "--profile-from-start", "off", "--clock-control", "none", "--csv", "--page", "raw"]
     ncu += ["--kernel-name", f"regex:cutlass|{MARK}", "--metrics", ",".join(metrics)]
-    child = [sys.executable, str(Path(__file__)), "--count", str(labels)]
+    child = [sys.executable, str(Path(__file__)), "--count", str(labels), "--seconds", str(options.seconds)]
     return [*ncu, *child, *(["--only", *options.only] if options.only else [])]
 
 
@@ -175,7 +180,7 @@ def main() -> int:
     """Counts, prints and writes; 1 where nothing was counted."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", help="rows whose name has one of these")
-    parser.add_argument("--seconds", type=float, default=400)
+    parser.add_argument("--seconds", type=float, default=200, help="begin no pass later, under ncu")
     parser.add_argument("--jobs", type=int, default=8, help="processes that compile")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--csv", type=Path, help="where ncu's own table goes")
@@ -185,7 +190,7 @@ def main() -> int:
     options = parser.parse_args()
     entries = [e for e in planned(options.dry) if not options.only or any(part in e.name for part in options.only)]
     if options.count or options.dry:
-        run_counted(entries, options.count or Path(tempfile.mkdtemp()) / "labels")
+        run_counted(entries, options.count or Path(tempfile.mkdtemp()) / "labels", options.seconds)
         return 0
     if options.read:
         text, labels = options.read[0].read_text(), options.read[1].read_text().splitlines()
@@ -212,9 +217,9 @@ def counted(options: argparse.Namespace, entries: list[Entry]) -> tuple[str, lis
         labels = Path(name) / "labels"
         with (Path(name) / "csv").open("w+") as out:
             try:
-                subprocess.run(command(options, labels), stdout=out, timeout=options.seconds, check=False)
+                subprocess.run(command(options, labels), stdout=out, timeout=2 * options.seconds, check=False)
             except subprocess.TimeoutExpired:
-                print(f"ncu took more than {options.seconds:.0f} s", file=sys.stderr)
+                print(f"ncu took more than {2 * options.seconds:.0f} s", file=sys.stderr)
             out.seek(0)
             text = out.read()
         if options.csv:
