@@ -52,9 +52,8 @@ def block_sparse_attention(
     softcap        scores become softcap · tanh(score / softcap); 0 for none
     deterministic  gradients bitwise the same in every run: the adds to dQ are ordered by blocks.order, which is
                    computed at each call where it is None
-    schedule       another order of the KV tiles than blocks.schedule: a Schedule, "ascending", "descending",
-                   "middle_out" (NOTE [middle out] of lists/schedule.py), or the permutation itself; its ranks are
-                   computed at each call (`write_order.with_order` does it once).
+    schedule       another order of the KV tiles than blocks.schedule: a Schedule, "ascending", "descending", or the
+                   permutation itself; its ranks are computed at each call (`write_order.with_order` does it once).
                    Atomic gradients follow a permutation alone: else the order is LPT (blocks.lpt)
     cu_seqlens_*   int32 (batch + 1,): starts of the packed sequences, and their total
     lengths_*      int32 (batch,): lengths of padded sequences; what lies beyond is read as padding

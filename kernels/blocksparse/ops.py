@@ -29,7 +29,7 @@ from kernels.blocksparse.spec.injection import find_injections
 
 DENSE, PACKED, RAGGED = range(3)  # what `lengths` holds: nothing, cu_seqlens of q and k, lengths of q and k
 _MASKS = ("none", "bits", "intervals", "band")
-_SCHEDULES: tuple[Kind, ...] = ("ascending", "descending", "permutation", "middle_out")
+_SCHEDULES: tuple[Kind, ...] = ("ascending", "descending", "permutation")
 
 
 @torch.library.custom_op("attnfuzz::block_sparse_forward", mutates_args=())

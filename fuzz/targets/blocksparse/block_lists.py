@@ -19,7 +19,7 @@ from fuzz.core.case import Case
 from fuzz.targets.blocksparse import two_calls
 from kernels.blocksparse.lists import bands, from_mask, intervals, linear, ranges
 from kernels.blocksparse.lists.halves import halve_keys
-from kernels.blocksparse.lists.schedule import ASCENDING, NAMED, Schedule, permutation
+from kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, Schedule, permutation
 from kernels.blocksparse.lists.types import Bits, BlockList, BlockLists, BlockSparse
 from kernels.blocksparse.lists.write_order import with_order
 from kernels.blocksparse.planner.planner import least_blocking
@@ -31,7 +31,7 @@ MASKS = ("bits", "intervals", "band")
 LISTS = ("csr", "padded", "compact")
 HALVED = "halved"  # lists over tiles of 128 keys, of which halve_keys makes such over 64
 FASTEST = "fastest"  # products of the forward kernel: what the arch has best
-SCHEDULES = ("ascending", "descending", "shuffled", "planned", "middle_out")
+SCHEDULES = ("ascending", "descending", "shuffled", "planned")
 TILES = (64, 128)
 SOURCES = ("builder", "ranges", "linear")  # of lists for intervals: bounds, ranges, or LinearBlockSparse tuples
 UNUSED = 0x3FFFFFF  # a block number, slot or rank that nothing has
@@ -190,7 +190,7 @@ def schedule_of(case: Case) -> Schedule:
 
 def _schedule(p: AnyProblem, options: Mapping[str, str | int | bool], seed: int) -> Schedule:
     if options["schedule"] != "shuffled":
-        return NAMED.get(str(options["schedule"]), ASCENDING)
+        return DESCENDING if options["schedule"] == "descending" else ASCENDING
     n_blocks = -(-p.len_k // int(options["tile_n"]))
     draw = torch.Generator().manual_seed(seed)
     # An order has an axis only where the lists have it.

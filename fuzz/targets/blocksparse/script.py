@@ -95,13 +95,13 @@ _HALVES = (
     "kernels.blocksparse.lists.halves import halve_keys",
     "kernels.blocksparse.lists.write_order import with_order",
 )
-_SCHEDULES = "kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, MIDDLE_OUT, permutation"
+_SCHEDULES = "kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, permutation"
 
 
 def _schedule(case: Case) -> str:
     schedule = schedule_of(case)
     if schedule.positions is None:
-        return {"ascending": "ASCENDING", "descending": "DESCENDING", "middle_out": "MIDDLE_OUT"}[schedule.kind]
+        return {"ascending": "ASCENDING", "descending": "DESCENDING"}[schedule.kind]
     return f"permutation(torch.tensor({schedule.positions.tolist()}, dtype=torch.int32, device=q.device))"
 
 

@@ -14,7 +14,7 @@ from kernels.blocksparse.common.tile_counter import take_tile_number
 class Order(NamedTuple):
     """Order of the work of all CTAs.
 
-    schedule      0 ascending n blocks, 1 descending, 2 from positions, 3 NOTE [middle out] of lists/schedule.py
+    schedule      0 ascending n blocks, 1 descending, 2 from positions
     positions     int32: n block of each launch position, at [b·stride_batch + h·stride_head + position], h a KV head
     pairs         concurrent (batch, unit) pairs: their positions are interleaved
     tile_counter  int32, zero before the launch
@@ -108,8 +108,6 @@ def take_place(by_counter: cutlass.Constexpr, order: Order, counts: Counts, sTil
     n_block = position
     if order.schedule == 1:
         n_block = counts.n_blocks - 1 - position
-    if order.schedule == 3 and position < counts.n_blocks // 2:
-        n_block = counts.n_blocks // 2 - 1 - position
     if order.schedule == 2:
         head_kv = unit // counts.group_split
         n_block = read(order.positions, batch * order.stride_batch + head_kv * order.stride_head + position)

@@ -39,7 +39,7 @@ from kernels.blocksparse.planner.group_split import (
     L2_BYTES,
     PAIRS,
     SLOTS,
-    choose_group_split,
+    group_split_under,
     ordered_concurrent_pairs,
     unit_bytes,
 )
@@ -53,7 +53,7 @@ from kernels.blocksparse.spec.variant import (
     padded_dim,
 )
 
-SCHEDULES = {"ascending": 0, "descending": 1, "permutation": 2, "middle_out": 3}
+SCHEDULES = {"ascending": 0, "descending": 1, "permutation": 2}
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +146,7 @@ def backward(
     blocks         with backward lists; deterministic: its order, computed here where it has none
     deterministic  adds to dQ happen in the order of blocks.schedule; else atomically, in any order
     pairs          concurrent (sequence, unit) pairs; None: `concurrent_pairs`
-    group_split    units of each KV head, a divisor of its query heads; None: as `group_split_of` says, or as the
+    group_split    units of each KV head, a divisor of its query heads; None: as `group_split_under` says, or as the
                    workspace has
     separate_dq    dQ by the dQ kernel, where `may_separate_dq`: no adds to dQ, so gradients are deterministic always;
                    or as the workspace has it
@@ -254,14 +254,14 @@ def make_workspace(
     separate_dq: bool = False,
 ) -> Workspace:
     """Memory for one backward pass, on q's device, not initialised: 4 bytes · dim_padded per query and head, which a
-    separate dQ does without, and little more; where groups are split (group_split; None: `group_split_of`), twice
+    separate dQ does without, and little more; where groups are split (group_split; None: `group_split_under`), twice
     that per key and unit."""
     batch, heads_q, heads_kv, m_blocks, tile_m = sequences.batch, *heads_of(q, k), blocks.m_blocks, blocks.tile_m
     n_blocks, tile_n = 0 if blocks.backward is None else blocks.backward.rows, blocks.tile_n
     tiles = (m_blocks, batch * m_blocks) if q.dim() == 4 else (1, q.shape[0] // tile_m + batch)
     key_tiles = (n_blocks, batch * n_blocks) if q.dim() == 4 else (1, k.shape[0] // tile_n + batch)
     if group_split is None:
-        group_split = group_split_of(blocks, batch, heads_q, heads_kv, deterministic)
+        group_split = group_split_under(blocks.schedule, batch, heads_q, heads_kv, m_blocks, n_blocks, deterministic)
     rows, dim = heads_q * tiles[1] * tile_m, padded_dim(q.shape[-1])
     floats = torch.empty(rows * (2 if separate_dq else dim + 2), dtype=torch.float32, device=q.device)
     lse2, delta, dq_sum = floats.split([rows, rows, floats.numel() - 2 * rows])
@@ -272,17 +272,6 @@ def make_workspace(
     semaphores = ints[1:].view(batch, heads_q, locks)
     sums = None if separate_dq else dq_sum
     return Workspace(sums, dkv_sum, lse2, delta, ints[:1], semaphores, tiles, key_tiles, group_split)
-
-
-def group_split_of(blocks: BlockSparse, batch: int, heads_q: int, heads_kv: int, deterministic: bool) -> int:
-    """Units of each KV head, of blocks with backward lists: `choose_group_split`, or where adds are ordered what the
-    schedule was computed for. CTAs that hardly wait for one another (`in_step`) need no more units than without an
-    order."""
-    if deterministic and blocks.schedule.group_split is not None:
-        return blocks.schedule.group_split
-    n_blocks = 0 if blocks.backward is None else blocks.backward.rows
-    waits = deterministic and not in_step(blocks)
-    return choose_group_split(batch, heads_q, heads_kv, blocks.m_blocks, n_blocks, waits)
 
 
 def heads_of(q: Tensor, k: Tensor) -> tuple[int, int]:
@@ -312,15 +301,13 @@ def concurrent_pairs(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: b
     n_blocks = 1 if blocks.backward is None else max(blocks.backward.rows, 1)
     slots = 4 * SLOTS if isinstance(blocks.mask, Intervals) else 3 * SLOTS // 2
     in_flight = -(-slots // n_blocks)  # pairs whose CTAs make so many waves
-    if deterministic and blocks.schedule.kind == "middle_out":
-        return even_share(units, max(PAIRS, in_flight))
     return even_share(units, max(L2_BYTES // max(unit_bytes(rows, heads, dim), 1), in_flight))
 
 
 def in_step(blocks: BlockSparse) -> bool:
-    """True where each CTA of a unit visits its dQ tiles a step behind the one before, or after all have: bands under
-    their own schedule."""
-    return isinstance(blocks.mask, Band) and blocks.merged and blocks.schedule.kind in ("descending", "middle_out")
+    """True where each CTA of a unit visits its dQ tiles a step behind the one before: bands under their own
+    schedule."""
+    return isinstance(blocks.mask, Band) and blocks.merged and blocks.schedule.kind == "descending"
 
 
 def live_rows(blocks: BlockSparse) -> int:

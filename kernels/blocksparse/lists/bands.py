@@ -18,7 +18,7 @@ from kernels.blocksparse.lists.builder import (
     shape_of,
     tile_starts,
 )
-from kernels.blocksparse.lists.schedule import DESCENDING, MIDDLE_OUT, Schedule
+from kernels.blocksparse.lists.schedule import DESCENDING, Schedule
 from kernels.blocksparse.lists.types import OPEN, Band, BlockLists, BlockSparse
 from kernels.blocksparse.spec.variant import WIDE
 
@@ -42,7 +42,7 @@ def band(
     align: Align = "top_left",
     tile_m: int = 128,
     tile_n: int = 128,
-    schedule: Schedule | None = None,
+    schedule: Schedule = DESCENDING,
     backward: bool = True,
     device: torch.device | str | None = None,
     capacity: tuple[int, int] | None = None,
@@ -53,10 +53,9 @@ def band(
 
     lengths_q, lengths_k  of the sequences: a number, numbers, or a tensor (batch,)
     align     offset is 0 ("top_left") or len_k - len_q ("bottom_right")
-    schedule  None for the one under which ordered adds take least time. Descending: rows are visited in ascending order,
-              so a CTA whose neighbour began one block further on, as under a causal mask and under a window, finds each
-              dQ tile released when it comes there; ascending, each CTA waits for nearly all of the one before. Without
-              a left side, and with as many keys as queries: NOTE [middle out] of schedule.py
+    schedule  descending: rows are visited in ascending order, so a CTA whose neighbour began one block further on, as
+              under a causal mask and under a window, finds each dQ tile released when it comes there. In the other
+              order each CTA waits for nearly all of the one before
     backward  also make backward lists and ranks
     capacity  (partial, full) elements of the index tensors, and longest (queries, keys): with both the device is asked
               nothing, see build.py
@@ -82,9 +81,6 @@ def band(
         ),
         list_of_ranges(full[0][:, None, :, None], full[1][:, None, :, None], capacity and capacity[1]),
     )
-    if schedule is None:
-        triangle = left == OPEN > right and shape.longest_q == shape.longest_k
-        schedule = MIDDLE_OUT if triangle else DESCENDING
     blocks = finished(lists, Band(left, right, offset.to(torch.int32)), shape, schedule, backward)
     if not wide:
         return blocks

@@ -26,7 +26,6 @@ from kernels.blocksparse.lists.types import (
     entries,
     exclusive_sum,
 )
-from kernels.blocksparse.lists.write_order import with_order
 
 TILES = (128, 128)
 
@@ -98,8 +97,7 @@ def from_linear(
 
 def to_linear(blocks: BlockSparse) -> tuple[LinearBlockSparse, LinearBlockSparse | None]:
     """The tuples of both directions, of the same storage apart from the offsets, int32; backward None where blocks have
-    no backward lists. Ranks are given where blocks have them under an ascending or a descending schedule, or
-    under a middle-out one, which these tuples do not have: then those of the descending one.
+    no backward lists. Ranks are given where blocks have them under an ascending or a descending schedule.
 
     Asks the device. Raises ValueError for lists whose rows do not follow one another (see `BlockList.to_csr`).
     """
@@ -109,9 +107,6 @@ def to_linear(blocks: BlockSparse) -> tuple[LinearBlockSparse, LinearBlockSparse
     backward = _linear(blocks.backward, "backward")
     if blocks.order is None or blocks.schedule.positions is not None:
         return forward, backward
-    if blocks.schedule.kind == "middle_out":
-        blocks = with_order(blocks, DESCENDING)
-        assert blocks.order is not None
     ranks = (
         order[: len(idx)]
         for order, idx in (

@@ -1,11 +1,5 @@
 """Schedules: the order in which the backward pass launches its KV tiles.
 
-NOTE [middle out] The first half of the KV tiles, the last of them first, then the second half, the first of them first.
-Under a causal mask, whose rows are visited in ascending order, a CTA of the first half begins one dQ tile before the
-CTA launched before it, so none of them waits; those of the second half find their dQ tiles released by all of the
-first half, begin as these end, and get shorter, so that all multiprocessors are busy to the end. Descending, the
-longest CTA would start last and end alone.
-
 One value serves the kernel's tile scheduler and the ranks of `write_order`, so that the two cannot disagree: both read
 `launch_order`.
 """
@@ -18,15 +12,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Kind = Literal["ascending", "descending", "permutation", "middle_out"]
+Kind = Literal["ascending", "descending", "permutation"]
 
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
     """An order of the n blocks of every (sequence, KV head).
 
-    kind         ascending, descending (last KV tile first, the shortest first under a causal mask), permutation, or
-                 middle_out: NOTE [middle out]
+    kind         ascending, descending (last KV tile first, the shortest first under a causal mask), or permutation
     positions    int32 (batch|1, heads_kv|1, n_blocks), only for a permutation: the n block of each launch position
     pairs        concurrent (sequence, unit) pairs where adds are ordered, as a computed order was made for; None: as
                  many as the launcher chooses. Changes times, not results
@@ -44,15 +37,12 @@ class Schedule:
         if self.positions is not None:
             return self.positions
         order = torch.arange(n_blocks, dtype=torch.int32, device=device)
-        if self.kind == "middle_out":
-            order = torch.cat((order[: n_blocks // 2].flip(0), order[n_blocks // 2 :]))
-        return (order.flip(0) if self.kind == "descending" else order).view(1, 1, n_blocks)
+        return (order if self.kind == "ascending" else order.flip(0)).view(1, 1, n_blocks)
 
 
 ASCENDING = Schedule("ascending")
 DESCENDING = Schedule("descending")
-MIDDLE_OUT = Schedule("middle_out")
-NAMED = {"ascending": ASCENDING, "descending": DESCENDING, "middle_out": MIDDLE_OUT}
+NAMED = {"ascending": ASCENDING, "descending": DESCENDING}
 
 
 def permutation(positions: Tensor) -> Schedule:
@@ -61,12 +51,11 @@ def permutation(positions: Tensor) -> Schedule:
 
 
 def schedule_of(given: Schedule | str | Tensor) -> Schedule:
-    """A Schedule from a user's argument: one, "ascending", "descending", "middle_out", or the positions of a
-    permutation."""
+    """A Schedule from a user's argument: one, "ascending", "descending", or the positions of a permutation."""
     if isinstance(given, Schedule):
         return given
     if isinstance(given, Tensor):
         return permutation(given)
     if isinstance(given, str) and given in NAMED:
         return NAMED[given]
-    raise ValueError(f"schedule: needs {', '.join(map(repr, NAMED))}, a Schedule or a permutation, got {given!r}")
+    raise ValueError(f"schedule: needs 'ascending', 'descending', a Schedule or a permutation, got {given!r}")

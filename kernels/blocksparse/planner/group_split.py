@@ -15,6 +15,7 @@ heads that is twice the sums of dQ.
 from __future__ import annotations
 
 from kernels.blocksparse.lists.lpt import even_share
+from kernels.blocksparse.lists.schedule import Schedule
 from kernels.blocksparse.spec.variant import padded_dim
 
 SLOTS = 132  # multiprocessors of an H100 and of an H200, each with one CTA
@@ -105,6 +106,15 @@ def separate_traffic(
     missed = 1 - min(1.0, L2_BYTES / max(unit_bytes(rows, heads, dim, False), 1))
     sums = 8.0 * batch * heads_kv * rows * padded_dim(dim) * group_split if group_split > 1 else 0.0
     return max(PRODUCTS * reads, missed * reads + sums) + sums
+
+
+def group_split_under(
+    schedule: Schedule, batch: int, heads_q: int, heads_kv: int, m_blocks: int, n_blocks: int, deterministic: bool
+) -> int:
+    """`choose_group_split`, or what a computed schedule was made for where adds are ordered."""
+    if deterministic and schedule.group_split is not None:
+        return schedule.group_split
+    return choose_group_split(batch, heads_q, heads_kv, m_blocks, n_blocks, deterministic)
 
 
 def unit_bytes(rows: int, heads: int, dim: int, sums: bool = True) -> int:

@@ -19,7 +19,7 @@ from kernels.blocksparse.lists.bands import band
 from kernels.blocksparse.lists.builder import dense
 from kernels.blocksparse.lists.from_mask import from_mask
 from kernels.blocksparse.lists.intervals import intervals
-from kernels.blocksparse.lists.schedule import NAMED, Schedule, permutation
+from kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, Schedule, permutation
 from kernels.blocksparse.lists.types import BlockSparse
 from kernels.blocksparse.lists.write_order import with_order
 from kernels.blocksparse.spec.variant import Variant
@@ -263,4 +263,4 @@ def _schedule(spec: Spec, generator: torch.Generator, device: str) -> Schedule:
         shape = (len(spec.lens_q) if spec.mask == "random" else 1, 1)
         shape = (shape[0], spec.heads_kv if spec.mask == "random" else 1, n_blocks)
         return permutation(torch.rand(shape, generator=generator).argsort(-1).to(torch.int32).to(device))
-    return NAMED[spec.schedule]
+    return {"ascending": ASCENDING, "descending": DESCENDING}[spec.schedule]

@@ -117,9 +117,6 @@ def test_what_it_has_not_is_refused():
 SPECS = {
     "full": Spec((150,), (130,), dim=128, tile_m=128),
     "band, ordered": Spec((150, 300), (330, 270), 2, 1, dim=128, tile_m=128, mask="causal", deterministic=True),
-    "band, ordered from the middle out, a unit of two heads": Spec(
-        (600, 300), (600, 300), 2, 1, dim=64, tile_m=128, mask="causal", schedule="middle_out", deterministic=True
-    ),
     "bits, a soft cap, split": Spec(
         (300, 70), (260, 130), 4, 2, dim=64, tile_m=128, mask="random", softcap=1.5, group_split=2
     ),

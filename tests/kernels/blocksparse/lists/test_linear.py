@@ -8,11 +8,11 @@ import torch
 from accepted_by_oracles import accepted
 from block_list_tools import listed
 
-from kernels.blocksparse.lists.bands import causal, window
+from kernels.blocksparse.lists.bands import window
 from kernels.blocksparse.lists.intervals import intervals
 from kernels.blocksparse.lists.linear import LinearBlockSparse, from_linear, to_linear
 from kernels.blocksparse.lists.ranges import FULL, range_bounds, ranges
-from kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, MIDDLE_OUT
+from kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING
 from kernels.blocksparse.lists.types import BlockList, Intervals
 from kernels.blocksparse.lists.write_order import with_order
 from oracles.masks import Documents
@@ -131,16 +131,6 @@ def test_there_and_back_is_the_same_storage(schedule):
     assert again.order.full.data_ptr() == blocks.order.full.data_ptr()
     assert again.schedule.kind == schedule.kind
     assert listed(again.forward) == listed(blocks.forward)
-
-
-def test_ranks_from_the_middle_out_become_descending_ones():
-    blocks = causal([700, 90], [700, 90])
-    assert blocks.schedule is MIDDLE_OUT
-    descending, (_, found) = with_order(blocks, DESCENDING), to_linear(blocks)
-    assert found.spt
-    assert torch.equal(found.dq_write_order, descending.order.partial)
-    assert torch.equal(found.dq_write_order_full, descending.order.full)
-    assert not torch.equal(blocks.order.full, descending.order.full)
 
 
 def test_what_cannot_be_taken_is_refused():
