@@ -10,7 +10,8 @@ one before; the exit code is 1 where one of them found something, and 2 where on
     kernels      compiles what the session needs
     list         the published configurations (corpus/must_pass), with products="tcgen05"
     conformance  runs them, and as they are by the portable kernels
-    session      5,000 cases by tcgen05, forward and backward; deterministic ones run 20 times
+    session      5,000 cases by tcgen05, forward and backward; deterministic ones run 20 times; and a tenth as many of
+                 the forward kernel with two query tiles in a CTA
     speed        forward and backward beside the portable kernels, and FlashAttention-4 where it imports
     ledger       conformance and speed as series beside the session, and all of it as OUT/b200.jsonl.gz
 
@@ -32,7 +33,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE = "ci/blocksparse_tcgen05.py"
-TARGET = "blocksparse.tcgen05"
+TARGET, PAIRS = "blocksparse.tcgen05", "blocksparse.tcgen05_pairs"
 SMALL = 1 << 14  # pairs of query and key of a published configuration that is run emulated
 
 
@@ -77,6 +78,14 @@ def plan(given: argparse.Namespace) -> list[Step]:
             (
                 *(*fuzz, "run", *session, *jobs, *ledger, "--repeats-deterministic", "3" if given.emulated else "20"),
                 *("--no-minimize", "--output-dir", f"{out}/session", "--corpus", f"{out}/regressions"),
+            ),
+        ),
+        Step(
+            "session, two query tiles",
+            (
+                *(*fuzz, "run", "--target", PAIRS, *of, "--cases", str(-(-given.cases // 10)), "--size", "small"),
+                *("--seed", str(given.seed), *jobs, *ledger, "--no-minimize"),
+                *("--output-dir", f"{out}/session_pairs", "--corpus", f"{out}/regressions"),
             ),
         ),
         Step(

@@ -1,4 +1,5 @@
-"""blocksparse with products by tcgen05 alone, forward and backward, and its mutants: kernels of sm_100a.
+"""blocksparse with products by tcgen05 alone and its mutants, kernels of sm_100a: forward and backward, and, as
+blocksparse.tcgen05_pairs, the forward kernel with two query tiles in a CTA.
 
     attnfuzz run --target blocksparse.tcgen05 --target-file ci/blocksparse_tcgen05.py --cases 1000 --size small
     attnfuzz run --target 'blocksparse.tcgen05!dq_of_wrong_columns' --target-file ci/blocksparse_tcgen05.py --cases 60
@@ -18,10 +19,11 @@ from fuzz.targets.blocksparse.block_lists import MASKS_OF, expressible, options_
 from fuzz.targets.blocksparse.catalog import CLASSES
 from fuzz.targets.blocksparse.devices import emulator_there
 from fuzz.targets.blocksparse.variants import free_choices
+from kernels.blocksparse.spec.variant import PAIR
 from kernels.mutants.names import BLOCKSPARSE
 from oracles.problem import AnyProblem, Dtype
 
-TILE = 128
+TILE, NAME, PAIRS = 128, "blocksparse.tcgen05", "blocksparse.tcgen05_pairs"
 RANGES = ((40, 64), (104, 128))  # of head dims that are padded to 64 and to 128
 DIMS = frozenset(dim for least, most in RANGES for dim in range(least, most + 1, 8))
 DTYPES: tuple[Dtype, ...] = ("bfloat16", "float16")
@@ -40,13 +42,24 @@ def kernels_of(dtype: str, softcap: bool) -> list[dict[str, Any]]:
     ]
 
 
+PAIR_RANGES = {(8, 32): 64, (40, 64): 128, (72, 96): 64, (104, 128): 128}  # head dims → tile_n
+PAIR_DIMS = frozenset(range(8, 129, 8))
+
+
+def pair_kernels(tile_n: int, softcap: bool) -> list[dict[str, Any]]:
+    """The forward kernels with two query tiles, of a dtype and at the head dims that have blocks of `tile_n` keys."""
+    masks = ("bits",) if softcap else ("bits", "intervals", "band")
+    tiles = {"tile_m": PAIR, "tile_n": tile_n, "deterministic": False, "products": "tcgen05"}
+    return [tiles | {"mask": mask} for mask in masks]
+
+
 def narrowed(base: type) -> type:
-    """A class of targets of a device, which draws those kernels alone."""
+    """A class of targets of a device, which draws the kernels of one query tile alone."""
 
     class Tcgen05(base):  # type: ignore[misc, valid-type]
         def __init__(self, mutant: str = "") -> None:
             super().__init__(mutant)
-            self.name = "blocksparse.tcgen05" + f"!{mutant}" * bool(mutant)
+            self.name = NAME + f"!{mutant}" * bool(mutant)
             self.summary = f"{self.summary}: products by tcgen05 alone"
             self.variants = ({"tile_m": TILE, "tile_n": TILE, "products": "tcgen05"},)
             self.support = replace(self.support, dims=DIMS)
@@ -93,6 +106,44 @@ def narrowed(base: type) -> type:
     return Tcgen05
 
 
+def paired(base: type) -> type:
+    """A class of targets made by `narrowed`, which draws the kernels of two query tiles instead: forward passes."""
+
+    class Pairs(base):  # type: ignore[misc, valid-type]
+        def __init__(self, mutant: str = "") -> None:
+            super().__init__(mutant)
+            self.name = PAIRS + f"!{mutant}" * bool(mutant)
+            self.summary = f"{self.summary}, two query tiles in a CTA"
+            self.variants = ({"tile_m": PAIR, "tile_n": TILE, "products": "tcgen05"},)
+            self.support = replace(self.support, dims=PAIR_DIMS, backward=False)
+            self.rules = (*self.rules[:-1], Rule("another kernel", _has_one_query_tile))
+
+        def variants_for(self, problem: AnyProblem) -> tuple[dict[str, Any], ...]:
+            """See BlockSparseTarget."""
+            tile_n = next(tile_n for (_, most), tile_n in PAIR_RANGES.items() if problem.dim <= most)
+            return tuple(
+                kernel | free
+                for kernel in pair_kernels(tile_n, bool(problem.softcap))
+                if expressible(problem, str(kernel["mask"]))
+                for free in free_choices(problem, kernel, self.device == "emulator")
+            )
+
+        def kernel_choices(self) -> tuple[KernelChoice, ...]:
+            """See Target."""
+            return tuple(
+                KernelChoice(kernel, dtype, dims, capped, MASKS_OF.get(str(kernel["mask"])))
+                for dtype, (dims, tile_n), capped in product(DTYPES, PAIR_RANGES.items(), (False, True))
+                for kernel in pair_kernels(tile_n, capped)
+            )
+
+    return Pairs
+
+
+def _has_one_query_tile(case: Any) -> bool:
+    options = options_of(case)
+    return (options["tile_m"], options.get("products")) != (PAIR, "tcgen05")
+
+
 def _falls_back(case: Any) -> bool:
     options = options_of(case)
     tiles = (options["tile_m"], options["tile_n"], options.get("products"))
@@ -100,4 +151,5 @@ def _falls_back(case: Any) -> bool:
 
 
 _CLASSES = [narrowed(CLASSES[device]) for device in (("emulator", "cuda") if emulator_there() else ("host", "cuda"))]
+_CLASSES += [paired(one) for one in _CLASSES]
 TARGETS = [made(mutant) for made in _CLASSES for mutant in ("", *BLOCKSPARSE)]

@@ -82,7 +82,8 @@ class Problem:
 
     @property
     def flop(self) -> float:
-        """Of five products, at 2 each."""
+        """Floating-point operations of a backward pass: five products over the scores that the mask leaves, in each of
+        which a multiplication and its addition are 2."""
         share = 0.5 if self.entry.mask == "causal" else 1.0
         return 10 * share * self.batch * self.entry.heads_q * self.entry.tokens**2 * self.entry.dim
 

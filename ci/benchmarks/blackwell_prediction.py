@@ -48,6 +48,7 @@ from kernels.blocksparse.backward.blackwell.tuning import (  # noqa: E402
     blackwell_backward_tuning,
 )
 from kernels.blocksparse.compile.build import build  # noqa: E402
+from kernels.blocksparse.forward.blackwell.tuning import GROUP  # noqa: E402
 from kernels.blocksparse.spec.variant import Variant  # noqa: E402
 
 SMS, CLOCK, FLOPS = 148, 1.856e9, 8192  # multiprocessors; Hz; dense bf16 operations a clock and SM: 2,250 TFLOP/s
@@ -62,7 +63,8 @@ FORWARD_RANGE = {64: (1.0, 2230 / 1024), 128: (1.0, 2930 / 1965)}
 @dataclass(frozen=True)
 class Prediction:
     """Clocks of one SM for a block, by unit, the range predicted of them, and TFLOP/s of the whole GPU. loads: tma or
-    cp.async; with "bulk dQ" where the backward kernel adds dQ by bulk reductions."""
+    cp.async; with "bulk dQ" where the backward kernel adds dQ by bulk reductions, "two query tiles" where a CTA of the
+    forward kernel has these, and "no polynomials" where it makes all exponentials by MUFU.EX2."""
 
     dim: int
     loads: str
@@ -78,7 +80,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    forward = [predict_forward(dim, tma) for dim in (64, 128) for tma in (1, 0)]
+    forward = [
+        predict_forward(dim, tma, tiles, polynomials)
+        for dim in (64, 128)
+        for tiles in (1, 2)
+        for tma, polynomials in ((1, 1), (1, 0), (0, 1))
+    ]
     backward = [predict(dim, tma, bulk) for dim in (64, 128) for tma, bulk in ((1, 0), (1, 1), (0, 0))]
     for one in (*forward, *backward):
         print(json.dumps(asdict(one)))
@@ -101,12 +108,15 @@ def predict(dim: int, tma: int, bulk: int) -> Prediction:
     return prediction(dim, how, counts, clocks, RANGE, products=5)
 
 
-def predict_forward(dim: int, tma: int) -> Prediction:
-    """The forward kernel of a head dim, without a mask; tma: 1 where it loads by TMA."""
-    variant = Variant("forward", "bfloat16", dim, products="tcgen05").with_tuning(tma=tma)
-    counts = forward_instructions(sass(build(variant, "sm_100a").artifacts.CUBIN), dim, tma)
-    clocks = forward_clocks(dim, counts)
-    return prediction(dim, "tma" if tma else "cp.async", counts, clocks, FORWARD_RANGE[dim], products=2)
+def predict_forward(dim: int, tma: int, tiles: int, polynomials: int) -> Prediction:
+    """The forward kernel of a head dim, without a mask; tma: 1 where it loads by TMA; tiles: of queries in a CTA;
+    polynomials: pairs of exponentials that are, of each GROUP."""
+    variant = Variant("forward", "bfloat16", dim, tiles * TILE, products="tcgen05")
+    code = sass(build(variant.with_tuning(tma=tma, polynomials=polynomials), "sm_100a").artifacts.CUBIN)
+    counts = forward_instructions(code, dim, tma, polynomials)
+    clocks = forward_clocks(dim, counts, tiles, polynomials)
+    how = ("tma" if tma else "cp.async") + ", two query tiles" * (tiles - 1) + ", no polynomials" * (not polynomials)
+    return prediction(dim, how, counts, clocks, FORWARD_RANGE[dim], products=2)
 
 
 def prediction(
@@ -119,16 +129,22 @@ def prediction(
     return Prediction(dim, loads, counts, clocks, nearest, (low, high), (slow, fast))
 
 
-def forward_clocks(dim: int, counts: dict[str, int]) -> dict[str, int]:
-    """Clocks of one SM for a block of TILE x TILE of the forward kernel, by unit."""
+def forward_clocks(dim: int, counts: dict[str, int], tiles: int, polynomials: int) -> dict[str, int]:
+    """Clocks of one SM for a block of TILE x TILE of the forward kernel, by unit. tiles: blocks for
+    which K and V are loaded once; polynomials: see predict_forward."""
     product, tile = 2 * TILE * TILE * dim / FLOPS, 2 * TILE * dim  # tile: bytes in 16 bits
     return {
         "products": round(2 * product),
-        "exponentials": TILE * TILE // EXPONENTIALS,
-        "shared memory": round((3 * tile + 2 * tile) / SHARED),
-        "issue slots": counts["softmax"] + max(counts["load"], counts["issue"]),
-        "L2": round(2 * tile / L2),
+        "exponentials": TILE * by_instruction(polynomials) // EXPONENTIALS,
+        "shared memory": round((3 * tile + 2 * tile / tiles) / SHARED),
+        "issue slots": counts["softmax"] + max(counts["load"] // tiles, counts["issue"]),
+        "L2": round(2 * tile / L2 / tiles),
     }
+
+
+def by_instruction(polynomials: int) -> int:
+    """Exponentials of a row of TILE scores that are no polynomials."""
+    return TILE - TILE // GROUP * polynomials
 
 
 def clocks_of(dim: int, counts: dict[str, int], bulk: int, *, shares_dq: bool) -> dict[str, int]:
@@ -204,11 +220,12 @@ def instructions_by_role(code: list[tuple[int, str]], dim: int, tma: int, bulk: 
     return found
 
 
-def forward_instructions(code: list[tuple[int, str]], dim: int, tma: int) -> dict[str, int]:
+def forward_instructions(code: list[tuple[int, str]], dim: int, tma: int, polynomials: int) -> dict[str, int]:
     """Instructions of each role of the forward kernel for a block: of the shortest way through its loop on which it
-    does the work of one block, or of two where the loop is unrolled. Raises ValueError where there is none."""
+    does the work of one block, or of two, where the loop is unrolled or issues products of two query tiles. Raises
+    ValueError where there is none."""
     of_role = {
-        "softmax": ("MUFU.EX2", TILE),  # a row
+        "softmax": ("MUFU.EX2", by_instruction(polynomials)),  # a row
         "load": ("UTMALDG", dim // 64) if tma else ("LDGSTS", TILE * dim // 8 // 32),  # 128 bytes of each row
         "issue": ("UTCHMMA", dim // 16 + TILE // 16),
     }

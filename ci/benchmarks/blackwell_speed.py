@@ -3,11 +3,12 @@
     python ci/benchmarks/blackwell_speed.py --out speed_b200.json
     python ci/benchmarks/blackwell_speed.py --emulated --out /tmp/x.json     tiny, on the emulated GPU: its syntax
 
-Rows are causal, full and window masks; 16 query heads on 16 and on 2 KV heads, bfloat16. Of each: forward by tcgen05
-and by the portable kernel; backward by tcgen05, atomic and deterministic, and by the portable one; FlashAttention-4's
-forward, backward and deterministic backward. Medians of CUDA events around each call after a warm-up, in milliseconds,
-all in one process. 'difference' is the largest one of a result from the portable kernel's, over that one's largest
-value. Results are written as they come; what fails is a row's 'error', and what `--max-time` leaves out is listed.
+Rows are causal, full and window masks; 16 query heads on 16 and on 2 KV heads, bfloat16. Of each: forward by tcgen05,
+with one and with two query tiles in a CTA, both also with all exponentials by MUFU.EX2 ("no polynomials"), and by the
+portable kernel; backward by tcgen05, atomic and deterministic, and by the portable one; FlashAttention-4's forward,
+backward and deterministic backward. Medians of CUDA events around each call after a warm-up, in milliseconds, all in
+one process. 'difference' is the largest one of a result from the portable kernel's, over that one's largest value.
+Results are written as they come; what fails is a row's 'error', and what `--max-time` leaves out is listed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,10 +34,12 @@ sys.path.insert(0, str(ROOT))
 
 from fuzz.session.records import machine  # noqa: E402
 from kernels.blocksparse import block_sparse_attention  # noqa: E402
+from kernels.blocksparse.launch import forward as launch  # noqa: E402
 from kernels.blocksparse.lists.bands import band  # noqa: E402
 from kernels.blocksparse.lists.builder import dense  # noqa: E402
 from kernels.blocksparse.lists.schedule import DESCENDING  # noqa: E402
 from kernels.blocksparse.lists.types import BlockSparse  # noqa: E402
+from kernels.blocksparse.spec.variant import PAIR  # noqa: E402
 
 TILE, DISAGREE = 128, 0.02
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -115,14 +118,16 @@ def timed(row: Row, device: str) -> dict[str, Any]:
     for name, forward in ways(row, device).items():
         try:
             o = forward(q, k, v)
-            results = [o, *torch.autograd.grad(o, (q, k, v), do, retain_graph=True)]
+            of_inputs = (q, k, v) if o.requires_grad else ()
+            results = [o, *(torch.autograd.grad(o, of_inputs, do, retain_graph=True) if of_inputs else ())]
             right = right or results  # the portable kernel comes first
             found["difference"][name] = max(map(difference, results, right))
             if "deterministic" not in name:
                 found["ms"][f"{name} forward"] = median(partial(_no_gradients, forward, q, k, v), device)
-            found["ms"][f"{name} backward"] = median(
-                partial(torch.autograd.grad, o, (q, k, v), do, retain_graph=True), device
-            )
+            if of_inputs:
+                found["ms"][f"{name} backward"] = median(
+                    partial(torch.autograd.grad, o, of_inputs, do, retain_graph=True), device
+                )
         except Exception as error:
             found["errors"][name] = f"{type(error).__name__}: {error}"[:300]
     pairs = 4 * row.kept * row.dim * heads_q * row.batch
@@ -134,15 +139,19 @@ def timed(row: Row, device: str) -> dict[str, Any]:
 def ways(row: Row, device: str) -> dict[str, Attention]:
     """Attention by each kernel, on (batch, tokens, heads, dim); the portable one first."""
     blocks = lists(row, device)
+    pairs = replace(blocks, wide=lists(row, device, PAIR))
 
-    def ours(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    def ours(blocks: BlockSparse, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
         by_head = (x.transpose(1, 2) for x in (q, k, v))
         return block_sparse_attention(*by_head, blocks, **options)[0].transpose(1, 2)
 
     found: dict[str, Attention] = {
-        "portable": partial(ours, products="mma"),
-        "tcgen05": partial(ours, products="tcgen05"),
-        "tcgen05 deterministic": partial(ours, products="tcgen05", deterministic=True),
+        "portable": partial(ours, blocks, products="mma"),
+        "tcgen05": partial(ours, blocks, products="tcgen05"),
+        "tcgen05, two query tiles": partial(ours, pairs, products="tcgen05"),
+        "tcgen05, no polynomials": partial(without_polynomials, blocks),
+        "tcgen05, two query tiles, no polynomials": partial(without_polynomials, pairs),
+        "tcgen05 deterministic": partial(ours, blocks, products="tcgen05", deterministic=True),
     }
     if device == "cuda" and importlib.util.find_spec("flash_attn") and importlib.util.find_spec("flash_attn.cute"):
         from flash_attn.cute import flash_attn_func
@@ -160,9 +169,28 @@ def ways(row: Row, device: str) -> dict[str, Attention]:
     return found
 
 
-def lists(row: Row, device: str) -> BlockSparse:
-    """The block lists of a row's mask."""
-    lengths, options = [row.tokens] * row.batch, {"tile_m": TILE, "tile_n": TILE, "device": device}
+def without_polynomials(blocks: BlockSparse, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The forward pass alone, with all exponentials by MUFU.EX2."""
+    o, (batch, tokens, heads) = torch.empty_like(q), q.shape[:3]
+    lse = torch.empty(batch, heads, tokens, device=q.device)
+    none = torch.zeros(batch, dtype=torch.int32, device=q.device)
+    with torch.no_grad():
+        launch.forward(
+            *(x.detach() for x in (q, k, v, o)),
+            lse,
+            launch.Sequences(none, none + tokens, none, none + tokens),
+            blocks,
+            scale=q.shape[-1] ** -0.5,
+            products="tcgen05",
+            tuning=(("polynomials", 0),),
+        )
+    return o.detach()
+
+
+def lists(row: Row, device: str, tile_m: int = TILE) -> BlockSparse:
+    """The block lists of a row's mask, backward ones too where there are kernels for such tiles."""
+    lengths = [row.tokens] * row.batch
+    options: Any = {"tile_m": tile_m, "tile_n": TILE, "device": device, "backward": tile_m == TILE}
     if row.mask == "full":
         return dense(lengths, lengths, **options)
     return band(lengths, lengths, left=row.window or None, right=0, schedule=DESCENDING, **options)

@@ -1,4 +1,4 @@
-"""Speed of the block-sparse kernels beside FlashAttention-4 and cuDNN on a Hopper GPU, in one run.
+"""Speed of the block-sparse kernels beside FlashAttention-4, cuDNN and FlashInfer on a Hopper GPU, in one run.
 
     python ci/benchmarks/blocksparse_beside.py --seconds 240 --out ci/results/blocksparse_beside_h200.json
     python ci/benchmarks/blocksparse_beside.py --dry --out /tmp/x.json     tiny, on the emulated GPU, without the others
@@ -8,7 +8,8 @@ on 16 and on 2 KV heads, bfloat16; 64 blocks of 64 × 64 a row of 109,632 tokens
 rate of; packed sequences with block lists; gradients at head dim 256 with lists over 128 keys. Columns are forward,
 backward with atomic and with ordered adds (the planned order where the default one waits). FlashAttention-4 runs where
 `flash_attn.cute` imports; cuDNN is PyTorch's backend for full and causal masks, and for random blocks `cudnn.BSA` where
-that imports.
+that imports; FlashInfer is its block-sparse kernel for sm_90, forward alone, which takes up to 64 blocks of 64 × 64 a
+row.
 
 Each row is a process of its own, so that compiling runs side by side; only measuring is exclusive. Times are device
 times of whole calls, measured in turn, the least of three medians (blocksparse_entry.py). 'difference' is the relative
@@ -19,14 +20,12 @@ Exits with 1 where a row failed or differs.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,8 @@ sys.path[:0] = [str(HERE.parents[1]), str(HERE)]
 
 import torch  # noqa: E402
 from blocksparse_entry import alone, compared, connected, difference  # noqa: E402
-from blocksparse_masks import Entry, blocks_of, operands, pairs_of, random_grid  # noqa: E402
+from blocksparse_masks import Entry, blocks_of, operands, pairs_of  # noqa: E402
+from blocksparse_others import Call, Problem, Way, others  # noqa: E402
 from blocksparse_speed import DISAGREE, Results, build_ahead, run_all  # noqa: E402
 from torch import Tensor  # noqa: E402
 
@@ -45,8 +45,6 @@ from kernels.blocksparse.launch.backward import in_step  # noqa: E402
 from kernels.blocksparse.lists.types import BlockSparse  # noqa: E402
 from kernels.blocksparse.planner.planner import least_blocking  # noqa: E402
 from kernels.blocksparse.spec.variant import WIDEST_DIM  # noqa: E402
-
-Call = Callable[[], Any]
 
 
 def planned(dry: bool) -> list[Entry]:
@@ -81,18 +79,6 @@ def planned(dry: bool) -> list[Entry]:
     ]
 
 
-@dataclass(frozen=True)
-class Problem:
-    """A row's operands, (batch, heads, tokens, dim), and lists."""
-
-    entry: Entry
-    blocks: BlockSparse
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    do: Tensor
-
-
 def measure(entry: Entry, lock: Path) -> dict[str, Any]:
     """One row: times, rates and differences."""
     cuda = entry.device == "cuda"
@@ -107,18 +93,20 @@ def measure(entry: Entry, lock: Path) -> dict[str, Any]:
     for name, (call, leaves, do) in ways.items():
         try:
             out = call()
-            results[name] = [out.detach(), *torch.autograd.grad(out, leaves, do, retain_graph=True)]
+            gradients = torch.autograd.grad(out, leaves, do, retain_graph=True) if leaves else ()
+            results[name] = [shaped(out.detach(), name), *(shaped(x, name) for x in gradients)]
         except Exception as error:  # what one of them refuses is a result
             errors[name] = f"{type(error).__name__}: {error}"[:200]
             continue
-        backward[name] = partial(torch.autograd.grad, out, leaves, do, retain_graph=True)
+        if leaves:
+            backward[name] = partial(torch.autograd.grad, out, leaves, do, retain_graph=True)
         if "deterministic" not in name:
             forward[name] = call
     differences = {
         f"{name}, {which}": difference(x, y)
         for name in results
         if name != "ours"
-        for which, x, y in zip(("out", "dq", "dk", "dv"), shaped(results[name], name), results["ours"], strict=True)
+        for which, x, y in zip(("out", "dq", "dk", "dv"), results[name], results["ours"], strict=False)
     }
     results.clear()
     with alone(lock):
@@ -137,13 +125,15 @@ def measure(entry: Entry, lock: Path) -> dict[str, Any]:
     }
 
 
-def shaped(results: list[Tensor], name: str) -> list[Tensor]:
-    """Results as (batch, heads, tokens, dim), as ours are."""
-    return [x.transpose(1, 2) for x in results] if name.startswith("FlashAttention-4") else results
+def shaped(result: Tensor, name: str) -> Tensor:
+    """A result as (batch, heads, tokens, dim), as ours are."""
+    if name.startswith("FlashAttention-4"):
+        return result.transpose(1, 2)
+    return result[None] if name == "FlashInfer" else result
 
 
-def ours(problem: Problem) -> dict[str, tuple[Call, Any, Tensor]]:
-    """name -> (call, its leaves, the gradient of its result)."""
+def ours(problem: Problem) -> dict[str, Way]:
+    """name -> way."""
     entry, blocks = problem.entry, problem.blocks
     leaves, do, packing = (problem.q, problem.k, problem.v), problem.do, {}
     if entry.packed:
@@ -166,115 +156,6 @@ def ours(problem: Problem) -> dict[str, tuple[Call, Any, Tensor]]:
     if entry.tile == 64:  # for which the portable kernels are the default
         found["ours, wgmma"] = (partial(call, blocks, False, "wgmma"), leaves, do)
     return found
-
-
-def others(problem: Problem) -> dict[str, tuple[Call, Any, Tensor]]:
-    """FlashAttention-4 and cuDNN on the same values, where they import and have the mask."""
-    entry, found = problem.entry, {}
-    if entry.packed:
-        return {}
-    if entry.tile == 128 and importlib.util.find_spec("flash_attn") and importlib.util.find_spec("flash_attn.cute"):
-        by_token = [x.detach().transpose(1, 2).contiguous() for x in (problem.q, problem.k, problem.v, problem.do)]
-        leaves = tuple(x.requires_grad_() for x in by_token[:3])
-        for name, deterministic in (("FlashAttention-4", False), ("FlashAttention-4 deterministic", True)):
-            found[name] = (partial(flash_4, entry, leaves, deterministic), leaves, by_token[3])
-    if entry.mask in ("full", "causal"):
-        leaves = (problem.q, problem.k, problem.v)
-        found["cuDNN"] = (partial(cudnn, entry, *leaves), leaves, problem.do)
-    if by_blocks(entry) and importlib.util.find_spec("cudnn"):
-        leaves = (problem.q, problem.k, problem.v)
-        found["cuDNN"] = (partial(CudnnBlocks.apply, *leaves, cudnn_lists(entry)), leaves, problem.do)
-    return found
-
-
-def by_blocks(entry: Entry) -> bool:
-    """True where the mask keeps or leaves whole blocks."""
-    return entry.mask[-1] == "%" or entry.mask.startswith("top")
-
-
-def flash_4(entry: Entry, leaves: tuple[Tensor, ...], deterministic: bool) -> Tensor:
-    """FlashAttention-4's result, (batch, tokens, heads, dim)."""
-    from flash_attn.cute import flash_attn_func
-
-    options: dict[str, Any] = {}
-    if entry.mask == "causal":
-        options = {"causal": True}
-    elif entry.mask == "window":
-        options = {"window_size": (2047, 0)}
-    elif by_blocks(entry):
-        options = flash_4_lists(entry)
-    result = flash_attn_func(*leaves, deterministic=deterministic, **options)
-    return result[0] if isinstance(result, tuple) else result
-
-
-_LISTS: dict[Entry, dict[str, Any]] = {}
-
-
-def flash_4_lists(entry: Entry) -> dict[str, Any]:
-    """The block lists of a random grid as FlashAttention-4 takes them: all blocks full, with its own ranks."""
-    from flash_attn.cute.block_sparsity import BlockSparseTensorsTorch, compute_dq_write_order
-
-    if entry not in _LISTS:
-        shape = (entry.batch, entry.heads_q)
-
-        def lists(grid: Tensor) -> Any:
-            order = torch.sort(grid.to(torch.uint8), dim=-1, descending=True, stable=True).indices
-            count = grid.sum(-1).int().expand(*shape, -1).contiguous()
-            index = order.int().expand(*shape, -1, -1).contiguous()
-            return BlockSparseTensorsTorch(
-                torch.zeros_like(count), torch.zeros_like(index), count, index, block_size=(entry.tile, entry.tile)
-            )
-
-        grid = random_grid(entry)
-        forward, backward = lists(grid), lists(grid.T.contiguous())
-        ranks, ranks_full = compute_dq_write_order(*forward[:4], *backward[:4])
-        backward = backward._replace(dq_write_order=ranks, dq_write_order_full=ranks_full, spt=False)
-        _LISTS[entry] = {"block_sparse_tensors": forward, "block_sparse_tensors_bwd": backward}
-    return _LISTS[entry]
-
-
-def cudnn(entry: Entry, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """cuDNN's attention through PyTorch."""
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.nn.functional import scaled_dot_product_attention
-
-    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-        grouped = entry.heads_q != entry.heads_kv
-        return scaled_dot_product_attention(q, k, v, is_causal=entry.mask == "causal", enable_gqa=grouped)
-
-
-def cudnn_lists(entry: Entry) -> dict[str, Any]:
-    """The block lists of a random grid as `cudnn.BSA` takes them."""
-    grid, shape = random_grid(entry), (entry.batch, entry.heads_q)
-    count = grid.sum(-1).int()
-    order = torch.sort(grid.to(torch.uint8), dim=-1, descending=True, stable=True).indices[:, : int(count.max())]
-    return {
-        "q2k_block_index": order.int().expand(*shape, -1, -1).contiguous(),
-        "q2k_block_nums": count.expand(*shape, -1).contiguous(),
-        "sparse_block_size": entry.tile,
-    }
-
-
-class CudnnBlocks(torch.autograd.Function):
-    """Block-sparse attention of cuDNN's front end."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, lists: dict[str, Any]) -> Tensor:
-        """q, k, v (batch, heads, tokens, dim)."""
-        from cudnn.block_sparse_attention.api import block_sparse_attention_forward
-
-        found = block_sparse_attention_forward(q, k, v, **lists)
-        ctx.save_for_backward(q, k, v, found["o_tensor"], found["lse_tensor"])
-        ctx.lists = lists
-        return found["o_tensor"]
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """dQ, dK, dV, and nothing for the lists."""
-        from cudnn.block_sparse_attention.api import block_sparse_attention_backward
-
-        found = block_sparse_attention_backward(gradients[0], *ctx.saved_tensors, **ctx.lists)
-        return found["dq_tensor"], found["dk_tensor"], found["dv_tensor"], None
 
 
 def as_line(row: dict[str, Any]) -> str:
@@ -332,7 +213,7 @@ def versions() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
     found = {"cudnn": str(torch.backends.cudnn.version())}
-    for name in ("flash-attn-4", "nvidia-cutlass-dsl", "nvidia-cudnn-frontend"):
+    for name in ("flash-attn-4", "nvidia-cutlass-dsl", "nvidia-cudnn-frontend", "flashinfer-python"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

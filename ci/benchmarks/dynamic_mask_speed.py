@@ -7,8 +7,9 @@ One sequence of 16,384 queries and keys, causal, two query heads on one KV head,
 row: the W with the largest score among those that causality leaves, one score a key for all rows ('top'), or the W
 nearest ones ('band').
 Times are medians of CUDA events around each call after a warm-up, in milliseconds; a backward time is that of
-torch.autograd.grad alone, which is checked to run before it is timed (backward_ran.py). O, dQ, dK and dV of every way
-are compared with those of the first.
+torch.autograd.grad alone, which is checked to run before it is timed (backward_ran.py). 'forward_graph' and
+'backward_graph' are those of the same calls from CUDA graphs, which leave out the host's launches. O, dQ, dK and dV of
+every way are compared with those of the first.
 
 sdpa tensor    scaled_dot_product_attention with the mask as a bool tensor, and the causal mask alone as one
 sdpa causal    the same with is_causal, which looks at no mask: what dense attention costs
@@ -128,8 +129,24 @@ def timed(work: Callable[[], Any], rounds: int) -> float:
     return statistics.median(times)
 
 
+def graphed(call: Call, leaves: list[torch.Tensor], do: torch.Tensor, rounds: int) -> dict[str, float]:
+    """Milliseconds of forward and of backward, each replayed from a CUDA graph: without the host's launches."""
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        out = call()
+        torch.autograd.grad(out, leaves, do, retain_graph=True)
+    side.synchronize()
+    forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(forward, stream=side):
+        call()
+    with torch.cuda.graph(backward, stream=side):
+        torch.autograd.grad(out, leaves, do, retain_graph=True)
+    return {"forward_graph": timed(forward.replay, rounds), "backward_graph": timed(backward.replay, rounds)}
+
+
 def measured(call: Call, leaves: list[torch.Tensor], do: torch.Tensor, rounds: int) -> dict[str, float]:
-    """Milliseconds of forward and of backward, and the peak of memory that both take beside what is there."""
+    """Milliseconds of forward and of backward, eager and from CUDA graphs, and the peak of memory that both take beside
+    what is there."""
     with torch.no_grad():
         forward = timed(call, rounds)
     out = call()
@@ -147,6 +164,7 @@ def measured(call: Call, leaves: list[torch.Tensor], do: torch.Tensor, rounds: i
         before = torch.cuda.memory_allocated()
         torch.autograd.grad(call(), leaves, do)
         found["peak_mib"] = (torch.cuda.max_memory_allocated() - before) / 2**20
+        found |= graphed(call, leaves, do, rounds)
     return {name: round(value, 4) for name, value in found.items()}
 
 
@@ -383,6 +401,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--max-time", type=float, default=120.0)
     parser.add_argument("--smoke", action="store_true")
+    parser.add_argument("--flex", action="store_true", help="FlexAttention's rows alone")
     parser.add_argument("--tune", action="store_true", help="other tiles too, in the time that is left")
     parser.add_argument("--check", type=int, default=0, help="first so many drawn calls against plain PyTorch")
     options = parser.parse_args()
@@ -394,19 +413,23 @@ def main() -> int:
         table.found["checked"] = {"calls": options.check, "wrong": wrong_calls}
         print(f"{options.check} drawn calls, {len(wrong_calls)} wrong", *wrong_calls, sep="\n", flush=True)
         table.began = time.monotonic()
+    tokens, rounds = (128, 1) if options.smoke else (16384, 5)
+    if options.flex:
+        for window in (tokens, 64):
+            compare(table, Problem(tokens, 32, window, "top"), (BYTES, "flex"), rounds)
+        return 0
     if ON_GPU:
         compile_ahead(tiles)
-    tokens, rounds = (128, 1) if options.smoke else (16384, 5)
     windows = (32, 128) if options.smoke else tuple(reversed(PUBLISHED))
     for window in windows:
-        ways = ("sdpa tensor", BYTES, WORDS, BIASED, DENSE) if window in (64, tokens) else (BYTES, WORDS)
+        ways = ("sdpa tensor", BYTES, WORDS, BIASED, DENSE) if window in (64, tokens) else ("sdpa tensor", BYTES, WORDS)
         compare(table, Problem(tokens, 32, window, "top"), ways, rounds)
     if not options.smoke:
         for dim in (64, 128, 96):
             compare(table, Problem(tokens, dim, tokens, "top"), ("sdpa tensor", BYTES, WORDS, DENSE), rounds)
             compare(table, Problem(tokens, dim, 64, "top"), (BYTES, WORDS), rounds)
     for window in windows:
-        compare(table, Problem(tokens, 32, window, "band"), (BYTES, WORDS), rounds)
+        compare(table, Problem(tokens, 32, window, "band"), ("sdpa tensor", BYTES, WORDS), rounds)
     for window in () if options.smoke else (tokens, 64):
         compare(table, Problem(tokens, 32, window, "top"), (BYTES, "blocksparse"), rounds)
     if options.tune:

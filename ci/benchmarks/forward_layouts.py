@@ -3,12 +3,12 @@
     python ci/benchmarks/forward_layouts.py [--rows full:2x8192x128 …] [--layouts "" turns=1 tma=1,turns=1 …]
         [--rounds 3] [--flash-attention] [--dry] [--out results.json]
 
-A row is MASK:BATCHxTOKENSxDIM, with 16 heads, or MASK:BATCHxTOKENSxDIMxKV_HEADS; MASK one of blocksparse_masks.py. A
-layout is name=value,…: overrides of HopperTuning; tile_m=192; l2=MB, of K and V that tiles launched together have; ""
-is the default. Kernels are built first, in processes beside each other. Then all layouts of a row are timed one after
-the other, `--rounds` times, each round beginning with another one, as a GPU that was idle is faster; the median of the
-rounds' medians counts. Results are compared with those of the first layout; exits with 1 where a difference is above
-0.02.
+A row is MASK:BATCHxTOKENSxDIM, with 16 heads, or MASK:BATCHxTOKENSxDIMxKV_HEADS; MASK one of blocksparse_masks.py, or
+"top 64": 64 random blocks of 64 x 64 a row, 7 heads. A layout is name=value,…: overrides of HopperTuning; tile_m=64 or
+192; l2=MB, of K and V that tiles launched together have; mma=1, the portable kernel; "" is the default. Kernels are
+built first, in processes beside each other. Then all layouts of a row are timed one after the other, `--rounds` times,
+each round beginning with another one, as a GPU that was idle is faster; the median of the rounds' medians counts.
+Results are compared with those of the first layout; exits with 1 where a difference is above 0.02.
 
 --flash-attention   FlashAttention-4 in the same turns, where it is installed and has the mask (full, causal, window)
 --dry               one tiny row on the emulated GPU, to try the script
@@ -63,6 +63,8 @@ def row_of(text: str, heads: int, device: str) -> Row:
     """The problem of MASK:BATCHxTOKENSxDIM[xKV_HEADS]."""
     mask, _, sizes = text.partition(":")
     batch, tokens, dim, *heads_kv = map(int, sizes.split("x"))
+    if mask.startswith("top"):
+        return Row(text, Entry("once", mask, tokens, dim, 7, 7, device, tile=64), batch)
     return Row(text, Entry("once", mask, tokens, dim, heads, heads_kv[0] if heads_kv else heads, device), batch)
 
 
@@ -79,7 +81,12 @@ def lists_of(row: Row, layout: str) -> BlockSparse:
 
 def tuning_of(layout: str) -> Layout:
     """The layout's overrides of HopperTuning."""
-    return tuple(pair for pair in layout_of(layout) if pair[0] not in ("tile_m", "l2"))
+    return tuple(pair for pair in layout_of(layout) if pair[0] not in ("tile_m", "l2", "mma"))
+
+
+def products_of(layout: str) -> str:
+    """The products of the layout's kernel."""
+    return "mma" if dict(layout_of(layout)).get("mma") else "wgmma"
 
 
 def operands(row: Row) -> list[torch.Tensor]:
@@ -118,7 +125,7 @@ def variant_of(row: Row, layout: str) -> Variant | str:
         return "the random blocks have 128 queries"
     q = torch.empty(1, 1, row.entry.heads_q, row.entry.dim, dtype=torch.bfloat16, device="meta")
     try:
-        return launch.forward_variant(q, lists_of(row, layout), None, tuning_of(layout), "wgmma")
+        return launch.forward_variant(q, lists_of(row, layout), None, tuning_of(layout), products_of(layout))
     except (ValueError, RuntimeError) as error:
         return str(error)[:200]
 
@@ -171,11 +178,14 @@ def measured(row: Row, layouts: list[str], options: argparse.Namespace, errors: 
 
         section = dict(layout_of(layout)).get("l2", L2_BYTES >> 20) << 20
 
-        def call(tuning: Layout = tuning, blocks: BlockSparse = blocks, section: int = section) -> None:
+        products = products_of(layout)
+
+        def call(
+            tuning: Layout = tuning, blocks: BlockSparse = blocks, section: int = section, products: str = products
+        ) -> None:
             launch.L2_BYTES = section
-            launch.forward(
-                q, k, v, o, lse, sequences, blocks, scale=entry.dim**-0.5, tuning=tuning, products="wgmma"
-            )  # fmt: skip
+            scale = entry.dim**-0.5
+            launch.forward(q, k, v, o, lse, sequences, blocks, scale=scale, tuning=tuning, products=products)
 
         o.fill_(float("nan"))
         lse.fill_(float("nan"))

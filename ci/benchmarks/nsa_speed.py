@@ -311,10 +311,13 @@ def check() -> dict[str, float]:
 
 
 class Table:
-    """Rows as they come, on disk after each one. resume: rows of `out` that have no error are not measured again."""
+    """Rows as they come, on disk after each one. resume: rows of `out` that have no error are not measured again.
+    ways: those that are measured; none: all."""
 
-    def __init__(self, out: Path | None, limit: float, resume: bool = False) -> None:
-        self.out, self.began, self.limit = out, time.monotonic(), limit
+    def __init__(
+        self, out: Path | None, limit: float, resume: bool = False, ways: frozenset[str] = frozenset()
+    ) -> None:
+        self.out, self.began, self.limit, self.ways = out, time.monotonic(), limit, ways
         self.found: dict[str, Any] = {
             "device": torch.cuda.get_device_name() if ON_GPU else "emulated",
             "torch": torch.__version__,
@@ -337,6 +340,8 @@ class Table:
     def measure(self, way: str, problem: Problem, work: Callable[[Inputs], dict[str, Any]]) -> dict[str, Any]:
         """One more row, or a line of what was left out."""
         row: dict[str, Any] = {"way": way, **problem.row}
+        if way not in (self.ways or {way}):
+            return row
         for there in self.found["rows"]:
             if row.items() <= there.items():
                 return there
@@ -371,18 +376,20 @@ def main() -> int:
     parser.add_argument("--resume", action="store_true", help="go on with the rows of --out")
     parser.add_argument("--check", action="store_true", help="first a call of 1,024 tokens against float64 matrices")
     parser.add_argument("--longest", type=int, default=1 * M, help="tokens of the longest sequence of the main table")
+    parser.add_argument("--shortest", type=int, default=4 * K, help="tokens of the shortest one")
+    parser.add_argument("--way", action="append", default=[], help="rows of this way alone; may be repeated")
     options = parser.parse_args()
     if not ON_GPU:
         from fuzz.targets.blocksparse.devices import connect
 
         connect("emulator")
         torch.set_num_threads(1)
-    table = Table(options.out, options.max_time, options.resume)
+    table = Table(options.out, options.max_time, options.resume, frozenset(options.way))
     if options.check:
         table.found["check"] = check()
         table.write(table.found["check"])
     small = Problem((256,), (2, 1), 32, 16, 2, 64) if options.smoke else Problem((0,))
-    lengths = (128, 256) if options.smoke else tuple(n for n in PUBLISHED if n <= options.longest)
+    lengths = (128, 256) if options.smoke else tuple(n for n in PUBLISHED if options.shortest <= n <= options.longest)
     longer = () if options.smoke else (2 * M, 3 * M)
     for length in lengths:
         problem = replace(small, lengths=(length,))

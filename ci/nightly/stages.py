@@ -11,7 +11,7 @@ from pathlib import Path
 from ci.nightly import findings, fuzzing, passed
 from ci.nightly.commands import output, run
 from ci.nightly.options import Options, attnfuzz, pytest, target_files
-from ci.nightly.state import Done, Night
+from ci.nightly.state import FILE, Done, Night
 from ci.nightly.unfinished import unfinished
 
 NO_TESTS = 5  # pytest's exit code
@@ -123,7 +123,8 @@ def report(night: Night, options: Options) -> Done:
     code, _ = output(night, "report", attnfuzz("report", "--help"))
     if code:
         return Done("skipped", "this version has no `attnfuzz report`")
-    code = run(night, "report", attnfuzz("report", "--ledger", options.ledger, "--out", options.site))
+    stages = ["--stages", str(night.folder / FILE)]
+    code = run(night, "report", attnfuzz("report", "--ledger", options.ledger, "--out", options.site, *stages))
     return Done("ok", str(Path(options.site) / "index.html")) if code == 0 else Done("failed", f"exit code {code}")
 
 

@@ -1,4 +1,4 @@
-"""The table of the block-sparse kernels beside FlashAttention-4 and cuDNN, from blocksparse_beside_h200.json."""
+"""The table of the block-sparse kernels beside FlashAttention-4, cuDNN and FlashInfer: blocksparse_beside_h200.json."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from docs.generate.results import load
 
-OURS, THEIRS, CUDNN = "ours", "FlashAttention-4", "cuDNN"
+OURS, THEIRS, CUDNN, FLASHINFER = "ours", "FlashAttention-4", "cuDNN", "FlashInfer"
 
 
 def table() -> str:
@@ -23,7 +23,8 @@ def table() -> str:
         cells = [problem(row)]
         for way in ("forward", "backward"):
             rates = row["tflops"][way]
-            cells.append(" / ".join(f"{rates[name]:.0f}" if name in rates else "-" for name in (OURS, THEIRS, CUDNN)))
+            found = " / ".join(f"{rates[name]:.0f}" if name in rates else "-" for name in (OURS, THEIRS, CUDNN))
+            cells.append(found + (f", FlashInfer {rates[FLASHINFER]:.0f}" if FLASHINFER in rates else ""))
             cells.append(f"{rates[OURS] / rates[THEIRS]:.2f}" if THEIRS in rates else "")
         ordered = [over_atomic(row["ms"]["backward"], name) for name in (OURS, THEIRS)]
         lines.append("| " + " | ".join([*cells, " / ".join(ordered)]) + " |")

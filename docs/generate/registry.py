@@ -16,6 +16,7 @@ from docs.generate import (
     site_data,
     source_mutants,
     surface_coverage,
+    units,
 )
 
 GENERATORS: dict[str, Callable[[], str]] = {
@@ -23,6 +24,7 @@ GENERATORS: dict[str, Callable[[], str]] = {
     "measurements": measurements.page,
     "speed": measurements.speed,
     "beside-others": beside_others.table,
+    "units": units.table,
     "command-line": command_line.commands,
     "pytest-options": command_line.pytest_options,
     "case-format": case_format.fields,

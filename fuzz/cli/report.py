@@ -41,11 +41,13 @@ def add_report(sub: Any) -> None:
         metavar="N",
         help="run the saved cases of up to N deadlocks again on the emulated GPU, and draw their timelines (none)",
     )
+    add("--stages", metavar="FILE.json", help="stages of the night, its state.json: those that failed stand first")
     settings.add_options(add, only=("target-file",))
 
 
 def report(options: argparse.Namespace) -> int:
     from fuzz.dashboard.collect.site import collect
+    from fuzz.dashboard.collect.stages import stages
     from fuzz.ledger.errors import LedgerError
     from fuzz.ledger.tables.database import Ledger
 
@@ -54,8 +56,9 @@ def report(options: argparse.Namespace) -> int:
     where = place.chosen(options.ledger)
     if where in place.NONE:
         raise LedgerError("--ledger: this command needs one, got 'none'")
+    ended = stages(Path(options.stages)) if options.stages else ()
     with Ledger(where, create=False) as ledger:
-        site = collect(ledger)
+        site = collect(ledger, stages=ended)
     files = tuple(options.target_file)
     if options.out:
         _write(site, options)

@@ -28,6 +28,7 @@ from oracles.outputs import Outputs
 from oracles.problem import AnyProblem, Bias, Dtype
 
 METADATA_ONLY = "run"  # the option of a variant that is False where the metadata alone is judged
+CALLS = "keys"  # the option of a variant by which its keys are in two calls
 Device: TypeAlias = Literal["host", "cuda", "emulator", "interpreter"]
 Variant: TypeAlias = dict[str, str | int | bool]
 
@@ -100,6 +101,9 @@ class Target:
     oversubscribed    number of tiles of 128 keys, over all sequences and KV heads, that makes more CTAs than the device
                       holds at once: some cases have as many where CTAs wait for one another; 0: no such cases
     long_lists_share  one case in so many has long block lists, where `draw_long_lists` makes such cases
+    any_length_share  one case in so many without an aim has lengths that are any numbers, each as often, up to some
+                      tiles: for kernels that compare each row of a tile by an instruction of its own; 0: none more
+                      than others
     """
 
     name: str = ""
@@ -127,6 +131,7 @@ class Target:
     follow_ups: int = 0
     oversubscribed: int = 0
     long_lists_share: int = 20
+    any_length_share: int = 0
 
     # Set for each subclass, by the methods that it has of its own.
     chooses_variants: ClassVar[bool] = False  # variants_for

@@ -36,6 +36,14 @@ class TargetRan(msgspec.Struct, frozen=True):
     seconds: float
 
 
+class StageEnd(msgspec.Struct, frozen=True):
+    """How a stage of a night ended (docs/how_to/nightly.md): status 'ok', 'findings', 'failed' or 'skipped'."""
+
+    name: str
+    status: str
+    note: str
+
+
 class News(msgspec.Struct, frozen=True):
     """news.json: what is new since the sessions of the night before had ended.
 
@@ -48,6 +56,7 @@ class News(msgspec.Struct, frozen=True):
     environment           what changed, drivers and compilers first
     sessions, cases, failing  of the newest night; unfinished: sessions that were cut off or are running
     targets               that the newest night ran
+    stages                of the night that made the report, as `--stages` has them; none where it was made by itself
     """
 
     made: str
@@ -64,6 +73,7 @@ class News(msgspec.Struct, frozen=True):
     unfinished: int
     targets: tuple[TargetRan, ...]
     unlisted: int = 0
+    stages: tuple[StageEnd, ...] = ()
 
 
 class Met(msgspec.Struct, frozen=True):

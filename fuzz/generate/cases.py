@@ -40,6 +40,7 @@ from msgspec import structs
 from fuzz.core.case import CODED, Case, Distribution, Inputs, Storage
 from fuzz.core.case_limits import Size
 from fuzz.core.kernel_choice import KernelChoice
+from fuzz.core.refusal import refusal
 from fuzz.core.support import Support
 from fuzz.core.target import Target
 from fuzz.generate.aims import AIMS, TILE, Aim, aimed_lengths, late_mask
@@ -48,7 +49,7 @@ from fuzz.generate.kernel_turns import draw_meeting, support_of, variants_of
 from fuzz.generate.masks import LENGTHS, NATIVE, Draw, Sizes, draw_mask, native_mask, one_in
 from fuzz.generate.native_sparse import draw_native_sparse
 from fuzz.generate.oversubscribed import draw_oversubscribed
-from fuzz.generate.recipes import draw_storage, draw_variant, odd, shared, with_relations
+from fuzz.generate.recipes import draw_storage, draw_variant, in_one_call, odd, shared, with_relations
 from oracles.masks import Causal, Full, Mask
 from oracles.problem import Bias, Problem
 
@@ -84,6 +85,7 @@ OPTIONS = (1, 1, 1, 2, 2)  # numbers of options in focus: of most cases, of a ke
 TURN_OPTIONS = (1, 1, 2, 2)
 RAGGED_SHARE = {"packed": 2, "padded": 5}  # one case in so many of those without an aim; NOTE [several]
 _MEETING_AIMS: tuple[Aim, ...] = ("plain", "native", "late", *("",) * 4)  # of a case in which CTAs are to wait
+TRIES = 4  # draws of a case that a target's rules cannot express
 OVERSUBSCRIBED_SHARE = 8  # one case in so many has an oversubscribed grid, where the target knows them
 
 
@@ -94,15 +96,23 @@ SIZES = {"small": SMALL, "medium": MEDIUM, "large": LARGE}
 
 
 def drawer(target: Target, size: Size = MEDIUM, repeats: int = 3) -> Callable[[Draw], Case]:
-    """Function that draws a case for `target`, within what it declares to support; its rules may still say no to
-    some."""
+    """Function that draws a case for `target`, within what it declares to support. A case that its rules cannot
+    express is drawn again, `TRIES` times in all; what they expect to be refused is kept."""
     within = _within(target, size)
 
-    def one(draw: Draw) -> Case:
+    def drawn(draw: Draw) -> Case:
         part = target.draw_cta_subset(draw, repeats) if target.draws_cta_subsets and one_in(draw, PARTLY) else None
         if part is None and target.draws_long_lists and one_in(draw, target.long_lists_share):
             part = target.draw_long_lists(draw, repeats)
         return part or CASES[target.operation](draw, target, within, repeats, None)
+
+    def one(draw: Draw) -> Case:
+        for _ in range(TRIES - 1):
+            case = drawn(draw)
+            refused = refusal(target, case)
+            if refused is None or refused.kind != "cannot":
+                return case
+        return drawn(draw)
 
     return one
 
@@ -152,6 +162,9 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int, kernel: KernelCh
         aimed = aimed_lengths(draw, aim, lengths_k[0], size.pairs // (heads_q * batch), longest)
         if aimed is not None:
             lengths_q, lengths_k = (aimed[0],) * batch, (aimed[1],) * batch
+    if target.any_length_share and not (aim or ragged) and one_in(draw, target.any_length_share):
+        len_q, len_k = _any_lengths(draw, size.pairs // (heads_q * batch), longest)
+        lengths_q, lengths_k = (len_q,) * batch, (len_k if support.cross else len_q,) * batch
     grid = _grid(draw, target, size, meets, oversubscribed=crowded, ragged=ragged)
     if grid is not None:
         heads_q, heads_kv, lengths_q, lengths_k = grid.heads_q, grid.heads_kv, grid.lengths_q, grid.lengths_k
@@ -180,6 +193,8 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int, kernel: KernelCh
     variants = variants_of(kernel, target.variants_for(problem))
     plainest = aim in ("plain", "native") and {} in variants and draw.choice((True, False))
     variant = draw_variant(draw, variants, plainest=plainest)
+    if inputs.distribution in CODED or meets is not None:  # an answer may be exact, or CTAs are to wait
+        variant = in_one_call(variant, variants)
     case = Case(target=target.name, problem=problem, inputs=inputs, variant=dict(variant), repeats=repeats)
     return with_relations(target, case)
 
@@ -279,6 +294,13 @@ def _lengths(
         found_q = [max(found_q)] * len(found_q)
     times = 1 if ragged else batch
     return tuple(found_q * times), tuple((found_k if support.cross else found_q) * times)
+
+
+def _any_lengths(draw: Draw, pairs: int, longest: int) -> tuple[int, int]:
+    """Queries and keys, any numbers; at most `pairs` together, and neither far more than the other."""
+    square = max(int(pairs**0.5), 1)
+    len_q = draw.randint(1, min(3 * square // 2, longest))
+    return len_q, draw.randint(1, max(min(pairs // len_q, 2 * square, longest), 1))
 
 
 def _length(draw: Draw, least: int, most: int) -> int:

@@ -1,8 +1,12 @@
 """Cases of native sparse attention, drawn inside what a target declares to support, biased to boundaries.
 
 Lengths are multiples of a tile or of a block, one more or less, or anything; lists are short, as long as all blocks, or
-longer; a window is one token, ends amid a tile, or reaches over all. One case in three is plain: no weights, causal, a
-length of whole tiles. NOTE [near-copies] of cases.py holds here too.
+longer; a window is empty, one token, ends amid a tile, or reaches over all. One case in three is plain: no weights,
+causal, a length of whole tiles. NOTE [near-copies] of cases.py holds here too.
+
+NOTE [consecutive lengths]: a compiled kernel compares each row of its tile with a sequence's length by an instruction
+of its own, and such a bound is wrong for one length in 16 to 64. One packed case in CONSECUTIVE_SHARE has sequences
+of 16 or 32 consecutive lengths, so that most of these bounds are an end in one case.
 """
 
 from __future__ import annotations
@@ -23,14 +27,16 @@ from oracles.native_sparse.problem import GROUP, Causality, NativeSparse
 HEADS = ((1, 1), (2, 1), (1, 2), (2, 2), (1, 4), (2, 1), (1, 2))  # KV heads, query heads for each
 BLOCKS = (64, 16, 32, 64, 128, 16, 48, 256, 8, 4)
 TILES = (64, 64, 128, 256, 64, 192, 32, 16)
-WINDOWS = (1, 2, 16, 63, 64, 65, 100, 128, 200, 512)
-DIMS = (64, 32, 16, 128, 64, 8, 24, 40, 80, 96)
+WINDOWS = (0, 1, 2, 16, 63, 64, 65, 100, 128, 200, 512)
+DIMS = (64, 32, 16, 128, 64, 48, 24, 8, 40, 80, 96)
 CAUSAL: tuple[Causality, ...] = (True, True, True, "strict", "strict", False)
 WEIGHTS = ("", "w_gate", "w_k w_v w_gate", "w_k w_v w_gate", "w_k", "w_v", "w_k w_v")
 SCALES = (1.0, 0.5, 0.1, 0.01, 2.0)
 DISTRIBUTIONS: tuple[Distribution, ...] = ("normal",) * 5 + ("adversarial", "needle", "large", "integers", "constant")
 DETACHED = (("q",), ("k",), ("v",), ("q", "k"), ("q", "v"), ("k", "v"))
 PLAIN_SHARE, GROUPS_SHARE, EMPTY_SHARE, LONG_SHARE, NO_ROWS_SHARE = 3, 8, 6, 12, 60  # one case in so many
+CONSECUTIVE_SHARE = 4  # one packed case in so many: NOTE [consecutive lengths]
+FIRST, COUNTS = (1, 17, 33, 49), (16, 32)  # first of the consecutive lengths, and how many there are
 
 
 def draw_native_sparse(
@@ -61,6 +67,9 @@ def draw_native_sparse(
     ):
         block = draw.choice(small)  # so many blocks that there are groups of them to choose from
         lengths: tuple[int, ...] = (draw.randint(GROUP * block + 1, longest),) * batch
+    elif layout == "packed" and not plain and one_in(draw, CONSECUTIVE_SHARE):
+        lengths = consecutive(draw, longest)
+        heads_q, heads_kv = min(heads_q, 2), min(heads_kv, 2)
     else:
         lengths = _lengths(draw, support, layout, batch, longest, block, tile, whole=plain)
     problem = NativeSparse(
@@ -85,6 +94,13 @@ def draw_native_sparse(
     variant = draw_variant(draw, variants_of(kernel, target.variants_for(problem)), plainest=plain)  # type: ignore[arg-type]
     case = Case(target.name, problem, inputs, variant=dict(variant), repeats=repeats)
     return case if long else with_relations(target, case)
+
+
+def consecutive(draw: Draw, longest: int) -> tuple[int, ...]:
+    """NOTE [consecutive lengths]; none is over `longest`. The longest one is the first or the last."""
+    first, count = draw.choice(FIRST), draw.choice(COUNTS)
+    lengths = [min(n, longest) for n in range(first, first + count)]
+    return tuple(draw.choice((lengths, lengths[::-1])))
 
 
 def _steps(known: Sequence[int], step: int) -> list[int]:
@@ -117,7 +133,7 @@ def _length(draw: Draw, longest: int, block: int, tile: int, *, whole: bool) -> 
     near = unit * draw.randint(max(most // 2, 1), most)
     if whole:
         return near
-    if one_in(draw, 4):
+    if one_in(draw, 3):
         return draw.randint(1, longest)
     return max(1, min(longest, near + draw.choice((0, 0, 1, -1, 7, -block // 2))))
 

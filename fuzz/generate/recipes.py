@@ -8,7 +8,7 @@ from msgspec import structs
 
 from fuzz.core.case import Case, Order, Storage
 from fuzz.core.relations import relations_for
-from fuzz.core.target import Target, Variant
+from fuzz.core.target import CALLS, Target, Variant
 from fuzz.generate.masks import Draw, one_in
 
 ORDERS: tuple[Order, ...] = ("bshd", "bhsd", "sbhd", "bhds")
@@ -52,3 +52,10 @@ def draw_variant(draw: Draw, variants: tuple[Variant, ...], *, plainest: bool = 
     if plainest and {} in variants:
         return {}
     return draw.choice(variants) if len(variants) > 1 else variants[0]
+
+
+def in_one_call(variant: Variant, variants: tuple[Variant, ...]) -> Variant:
+    """The variant with all keys in one call, where it is one of `variants`. The answers of two calls are rounded before
+    they are put together, and tiles of keys that are in two calls do not wait for one another."""
+    rest = {name: value for name, value in variant.items() if name != CALLS}
+    return rest if rest in variants else variant

@@ -15,7 +15,15 @@ from kernels.blocksparse.halved_calls import halved_for_call
 from kernels.blocksparse.lists.schedule import Schedule, schedule_of
 from kernels.blocksparse.lists.types import OPEN, BlockSparse
 from kernels.blocksparse.ops import block_sparse_forward, flatten
-from kernels.blocksparse.spec.variant import LARGEST_DIM, PADDED_DIMS, PRODUCTS, WIDE, WIDEST_DIM, forward_products
+from kernels.blocksparse.spec.variant import (
+    LARGE_TILES,
+    LARGEST_DIM,
+    PADDED_DIMS,
+    PAIR,
+    PRODUCTS,
+    WIDE,
+    forward_products,
+)
 
 DTYPES = (torch.bfloat16, torch.float16)
 NUMBERS: Any = (Real, torch.SymInt, torch.SymFloat)
@@ -59,8 +67,9 @@ def block_sparse_attention(
     lengths_*      int32 (batch,): lengths of padded sequences; what lies beyond is read as padding
     products       "mma", on every arch; "wgmma", on Hopper: by the forward kernel, and by the backward ones for tiles
                    of 128 keys at dims that are padded to 64 and 128; "tcgen05", on Blackwell: by the forward kernel
-                   for tiles of 128 queries, and by the backward one for tiles of 128 x 128 at dims that are padded to
-                   64 and 128 (only the emulated GPU has run them); None for the fastest on q's device
+                   for tiles of 128 queries and, up to dim 128, of 256 (blocks.wide), and by the backward one for tiles
+                   of 128 x 128 at dims that are padded to 64 and 128 (only the emulated GPU has run them); None for the
+                   fastest on q's device
     returns        out like q, contiguous; lse float32 (batch, heads_q, len_q) or (heads_q, total_q), natural logarithm.
                    A row without keys, or of padding, has out 0, lse -inf and gradients 0
 
@@ -108,16 +117,17 @@ def operator_arguments(
         raise ValueError(f"products: needs None or one of {PRODUCTS}, got {products!r}")
     if not isinstance(blocks, BlockSparse):
         raise ValueError(f"blocks: needs a BlockSparse, got {type(blocks).__name__}")
-    if products == "tcgen05" and blocks.tile_m != 128:
-        raise ValueError(f"blocks.tile_m: needs 128 for products 'tcgen05', got {blocks.tile_m}")
-    if blocks.tile_m == WIDE:
-        _check_wide(q, products)
+    if products == "tcgen05" and blocks.tile_m not in (128, PAIR):
+        raise ValueError(f"blocks.tile_m: needs 128 or {PAIR} for products 'tcgen05', got {blocks.tile_m}")
+    for of, (tile_m, most) in LARGE_TILES.items():
+        if blocks.tile_m == tile_m:
+            _check_large_tile(q, products, of, tile_m, most)
     rescheduled = blocks if schedule is None else replace(blocks, schedule=schedule_of(schedule), order=None)
     backward = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     check_call(q, k, blocks, rescheduled, lengths, backward)
     if blocks.wide is not None:
-        if blocks.wide.tile_m != WIDE or blocks.wide.wide is not None:
-            raise ValueError(f"blocks.wide: needs lists of tiles of {WIDE} queries, got {blocks.wide.tile_m}")
+        if blocks.wide.tile_m not in (WIDE, PAIR) or blocks.wide.wide is not None:
+            raise ValueError(f"blocks.wide: needs lists of tiles of {WIDE} or {PAIR} queries, got {blocks.wide.tile_m}")
         check_call(q, k, blocks.wide, blocks.wide, lengths, False)
     if backward and q.shape[-1] > LARGEST_DIM[blocks.tile_n]:
         rescheduled = halved_for_call(blocks, rescheduled, k, lengths)
@@ -125,15 +135,17 @@ def operator_arguments(
     return q, k, v, lengths, lists, numbers, float(scale), float(softcap), bool(deterministic)
 
 
-def _check_wide(q: Tensor, products: str | None) -> None:
-    """Raises ValueError where no kernel takes tiles of 192 queries."""
-    needs = f"blocks.tile_m: {WIDE} needs"
-    if q.shape[-1] > WIDEST_DIM:
-        raise ValueError(f"{needs} a head dim up to {WIDEST_DIM}, got {q.shape[-1]}")
+def _check_large_tile(q: Tensor, products: str | None, of: str, tile_m: int, most: int) -> None:
+    """Raises ValueError where no kernel takes tiles of so many queries: those with products `of`, up to head dim
+    `most`, do."""
+    needs = f"blocks.tile_m: {tile_m} needs"
+    if q.shape[-1] > most:
+        raise ValueError(f"{needs} a head dim up to {most}, got {q.shape[-1]}")
     if products is None and q.device.type == "cuda":
-        products = forward_products(arch_of(q.device), WIDE)
-    if products != "wgmma":
-        raise ValueError(f"{needs} products 'wgmma', which Hopper has, got {products!r}")
+        products = forward_products(arch_of(q.device), tile_m)
+    if products != of:
+        gpu = {"wgmma": "Hopper", "tcgen05": "Blackwell"}[of]
+        raise ValueError(f"{needs} products {of!r}, which {gpu} has, got {products!r}")
 
 
 def _check_tensors(

@@ -26,17 +26,20 @@ def folded(q_mean: Tensor, heads_kv: int) -> Tensor:
     return q_mean.view(batch, tiles, heads_kv, group, dim).transpose(1, 2).reshape(batch, heads_kv, tiles * group, dim)
 
 
-def scores(q_mean: Tensor, k_mean: Tensor, scale: float, fold: Callable[[Tensor, int], Tensor]) -> Tensor:
-    """scale · q_mean · k_mean, float32 (batch, heads_q, tiles, blocks).
+def products(q_mean: Tensor, k_mean: Tensor, fold: Callable[[Tensor, int], Tensor]) -> Tensor:
+    """q_mean · k_mean, float32 (batch, heads_kv, tiles · group, blocks).
 
     q_mean  (batch, tiles, heads_q, dim) float32;  k_mean: (batch, blocks, heads_kv, dim) float32
     fold    `folded`, or its replacement
     """
-    batch, tiles, heads_q, _ = q_mean.shape
-    heads_kv = k_mean.shape[2]
-    found = fold(q_mean, heads_kv) @ k_mean.permute(0, 2, 3, 1)
-    found = found.view(batch, heads_kv, tiles, heads_q // heads_kv, -1).transpose(2, 3)
-    return found.reshape(batch, heads_q, tiles, -1) * scale
+    return fold(q_mean, k_mean.shape[2]) @ k_mean.permute(0, 2, 3, 1)
+
+
+def scores(found: Tensor, tiles: int, scale: float) -> Tensor:
+    """scale · `products`, float32 (batch, heads_q, tiles, blocks)."""
+    batch, heads_kv, rows, blocks = found.shape
+    found = found.view(batch, heads_kv, tiles, rows // tiles, blocks).transpose(2, 3)
+    return found.reshape(batch, -1, tiles, blocks) * scale
 
 
 def tiles_at_once(scores_of_a_tile: int) -> int:

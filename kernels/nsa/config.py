@@ -6,6 +6,7 @@ GROUP = 128  # compressed blocks that are chosen together
 ROWS = 64  # rows of a tile of the Triton kernels, at most
 ELEMENTS = 4096  # of a tile of the kernels that hold several tensors' rows: 32 of each in a thread's registers
 WARPS = 4
+WIDTHS = (64, 512, 4096)  # scores that one program chooses from, each a kernel of its own
 SEGMENT = 64  # scores that the choice first takes the largest of
 CHUNK = 1 << 25  # scores that exist at one time
 GATE_ROWS = 4096  # rows that one program adds up for the gradient of the gates' weights

@@ -13,6 +13,7 @@ from torch import Tensor
 from kernels.blocksparse.lists.types import BlockSparse
 from kernels.blocksparse.spec.variant import NO_INJECTION, Injection
 from kernels.nsa.choice import allowed_blocks, ascending, folded, group_scores, tiles_at_once
+from kernels.nsa.choose import is_first, may_choose
 from kernels.nsa.compress import project, project_backward
 from kernels.nsa.gates import add, gate_of, gate_row, logit_gradient
 from kernels.nsa.means import rows_there, share_of_mean
@@ -46,6 +47,8 @@ class InjectionPoints:
     gate_of: Any = gate_of
     add: Any = add
     logit_gradient: Any = logit_gradient
+    may_choose: Any = may_choose
+    is_first: Any = is_first
 
     project: Callable[[Tensor, Tensor | None], Tensor] = project
     project_backward: Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor | None]] = project_backward

@@ -8,7 +8,8 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from kernels.nsa.config import GATE_ROWS, ROWS, WARPS, padded, tile_rows
+from kernels.nsa.choose import choose_kernel
+from kernels.nsa.config import GATE_ROWS, ROWS, WARPS, WIDTHS, padded, tile_rows
 from kernels.nsa.gates import combine_kernel, gate_weight_kernel, query_gradient_kernel, split_kernel
 from kernels.nsa.means import key_gradient_kernel, mean_kernel
 from kernels.nsa.operands import Operands, aligned, strides_of
@@ -33,8 +34,37 @@ def means(operands: Operands, x: Tensor, out: Tensor, size: int, shift: int = 0)
             "size": size,
             "shift": shift,
         },
-        {"divisor": operands.settings.steps.divisor, **_flags(operands), "TILE": min(ROWS, _power_of_2(size))},
+        {
+            **{"divisor": operands.settings.steps.divisor, **_flags(operands), "ALIGNED": aligned(x)},
+            "TILE": min(ROWS, _power_of_2(size)),
+        },
         {"num_warps": WARPS},
+    )
+
+
+def choose(operands: Operands, found: Tensor, blocks: Tensor, first: int, last: int) -> Launch:
+    """The launch that writes the blocks that the tiles from `first` to `last` choose into blocks, of all tiles.
+
+    found  `kernels.nsa.choice.products` of these tiles, contiguous;  blocks: int32 (batch, heads_q, tiles, places)
+    """
+    s = operands.settings
+    width, places = found.shape[-1], blocks.shape[-1]
+    padded_width = next(size for size in WIDTHS if size >= max(width, places))
+    return Launch(
+        choose_kernel,
+        operands.batch * operands.heads_q * (last - first) if places else 0,
+        {
+            **{"mScore": found, "mCu": operands.q if operands.cu is None else operands.cu, "mBlocks": blocks},
+            **{"batches": operands.batch, "heads": operands.heads_q, "length": operands.length},
+            **{"first": first, "chunk": last - first, "tiles": s.tiles, "width": width},
+            **{"group": operands.heads_q // operands.heads_kv, "number": s.chosen, "places": places},
+            **{"size": s.block, "per_tile": s.tile, "scale": s.scale},
+        },
+        {
+            **{"allowed": s.steps.may_choose, "chosen_of_equal": s.steps.is_first},
+            **{"CAUSAL": s.causal, "PACKED": operands.packed, "INTERPRETED": INTERPRETED, "WIDTH": padded_width},
+        },
+        {"num_warps": max(padded_width // 1024, 1)},
     )
 
 

@@ -44,6 +44,7 @@ def mean_kernel(
     divisor: tl.constexpr,
     PACKED: tl.constexpr,
     INTERPRETED: tl.constexpr,
+    ALIGNED: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
@@ -57,10 +58,10 @@ def mean_kernel(
     for step in range(0, size, TILE):
         at = step + tl.arange(0, TILE)
         row = start + at
-        there = (at < size) & (row >= 0) & (row < rows)
+        there = ((at < size) & (row >= 0) & (row < rows))[:, None] & columns_inside(dim, BLOCK_D, ALIGNED)
         place = wide_product(batch, tX[0]) + wide_product(head, tX[2]) + wide_product(first + row, tX[1])
-        rX = tl.load(mX + place[:, None] + d[None, :], mask=there[:, None] & (d < dim)[None, :], other=0.0)
-        rSum += tl.sum(widen(rX), 0)
+        mRows = row_pointers(mX, place[:, None], BLOCK_D, ALIGNED)
+        rSum += tl.sum(widen(tl.load(mRows, mask=there, other=0.0)), 0)
     rMean = rSum / tl.maximum(divisor(start, size, rows), 1).to(tl.float32)
     place = wide_product((batch * blocks + block) * heads + head, dim)
     tl.store(mOut + place + d, rMean, mask=d < dim)

@@ -157,7 +157,10 @@ class Operands:
     @cached_property
     def block_counts(self) -> Tensor:
         """Compressed blocks of each sequence, int32 (batch,)."""
-        return (self.lengths + (self.settings.block - 1)).div(self.settings.block, rounding_mode="floor")
+        block = self.settings.block
+        if self.cu is None:
+            return torch.full((self.batch,), -(-self.length // block), dtype=torch.int32, device=self.q.device)
+        return (self.lengths + (block - 1)).div(block, rounding_mode="floor")
 
 
 def readable(x: Tensor) -> Tensor:

@@ -5,7 +5,7 @@
     compressed  keys and values are K^ and V^, the means of blocks of c tokens (the last block: of the tokens that it
                 has), times W_k and W_v where given; row i sees block j if j c <= i
     selected    row i sees the tokens of the blocks that its tile of queries has chosen
-    window      row i sees the tokens of i - W < k <= i; not causal: |k - i| <= W // 2
+    window      row i sees the tokens of i - W < k <= i, none where W is 0; not causal: |k - i| <= W // 2
 
 A tile (q_tile rows of queries) chooses the num_selected_blocks allowed blocks of the largest score, scale * mean(Q of
 the tile) . K^_j; with num_cmp_selected_blocks, where there are more groups of 128 blocks than that, also the groups of
@@ -55,9 +55,9 @@ class NativeSparse(AnyProblem, frozen=True, tag_field="op", tag="native_sparse_a
 
     def __post_init__(self) -> None:
         for name in ("heads_q", "heads_kv", "dim", *_FIELDS):
-            if not 1 <= getattr(self, name) <= (LONGEST if name in _FIELDS else MOST):
-                most = LONGEST if name in _FIELDS else MOST
-                raise ValueError(f"{name}: must be between 1 and {most}, got {getattr(self, name)}")
+            least, most = int(name != "window_size"), LONGEST if name in _FIELDS else MOST
+            if not least <= getattr(self, name) <= most:
+                raise ValueError(f"{name}: must be between {least} and {most}, got {getattr(self, name)}")
         if not self.lengths or min(self.lengths) < 0 or max(self.lengths) > LONGEST:
             got = list(self.lengths)
             raise ValueError(f"lengths: needs at least one length, none negative or over {LONGEST}, got {got}")

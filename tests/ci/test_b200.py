@@ -35,7 +35,7 @@ def test_the_plan_is_of_commands_that_exist(options: tuple[str, ...]) -> None:
             assert (ROOT / command[2].replace(".", "/")).with_suffix(".py").exists()
         else:
             assert (ROOT / command[1]).exists()
-    assert len(commands) == (7 if "--emulated" in options else 8) and len(subcommands) == len(commands) - 3
+    assert len(commands) == (8 if "--emulated" in options else 9) and len(subcommands) == len(commands) - 3
     assert "b200/b200.jsonl.gz" in shown.stdout.splitlines()[-1]
 
 

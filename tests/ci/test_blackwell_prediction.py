@@ -71,12 +71,19 @@ def test_clocks_of_a_block() -> None:
     assert by_bulk_adds["shared memory"] == clocks["shared memory"] + 2 * 64 * 1024 // 128
 
 
-def forward_program(dim: int, tma: int) -> list[tuple[int, str]]:
+def forward_program(dim: int, tma: int, exponentials: int = 128) -> list[tuple[int, str]]:
     """The loops of the forward kernel: one around a wait and a part that may be skipped, one with two ways to load a
     tile, one unrolled for two blocks."""
     load = "UTMALDG.4D [UR8], [UR6]" if tma else "LDGSTS.E.128"
     times = dim // 64 if tma else dim // 2
-    softmax = ["@P0 BRA SKIP 51", *["FADD"] * 50, *["MUFU.EX2 R1, R2"] * 128, "NOP", *["FMUL"] * 10, "@P1 BRA BACK"]
+    softmax = [
+        "@P0 BRA SKIP 51",
+        *["FADD"] * 50,
+        *["MUFU.EX2 R1, R2"] * exponentials,
+        "NOP",
+        *["FMUL"] * 10,
+        "@P1 BRA BACK",
+    ]
     loads = ["@!P0 BRA SKIP 202", *["IMAD"] * 200, "BRA SKIP 2", *[load] * times, *["MOV"] * 4, "@P1 BRA BACK"]
     issue = [*["UTCHMMA gdesc"] * 2 * (dim // 16 + 8), *["UMOV"] * 5, "BRA BACK"]
     code: list[tuple[int, str]] = []
@@ -94,20 +101,28 @@ def forward_program(dim: int, tma: int) -> list[tuple[int, str]]:
 @pytest.mark.parametrize("dim", [64, 128])
 @pytest.mark.parametrize("tma", [0, 1])
 def test_a_forward_role_takes_the_shortest_way_that_does_its_work(dim: int, tma: int) -> None:
-    found = prediction.forward_instructions(forward_program(dim, tma), dim, tma)
+    found = prediction.forward_instructions(forward_program(dim, tma), dim, tma, 0)
     assert found["softmax"] == 1 + 128 + 10 + 1
+    a_quarter_by_polynomials = prediction.forward_instructions(forward_program(dim, tma, 96), dim, tma, 1)
+    assert a_quarter_by_polynomials == found | {"softmax": 1 + 96 + 10 + 1}
     assert found["load"] == 1 + (dim // 64 if tma else dim // 2) + 4 + 1
     assert found["issue"] == dim // 16 + 8 + 3  # six others for two blocks
 
 
 def test_a_forward_kernel_without_such_loops_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^no loop with 128 MUFU\.EX2"):
-        prediction.forward_instructions([(0, "FADD"), (16, "BRA 0x0")], 64, 1)
+        prediction.forward_instructions([(0, "FADD"), (16, "BRA 0x0")], 64, 1, 0)
 
 
 def test_clocks_of_a_forward_block() -> None:
-    clocks = prediction.forward_clocks(128, {"softmax": 600, "load": 40, "issue": 130})
+    clocks = prediction.forward_clocks(128, {"softmax": 600, "load": 40, "issue": 130}, 1, 0)
     assert clocks["products"] == 2 * 2 * 128**3 // 8192 and clocks["exponentials"] == 1024
     assert clocks["issue slots"] == 600 + 130  # those that load are less busy than the one that issues products
     # Q, K and V, which products read, and K and V, which come in: 32 KiB each
     assert clocks["shared memory"] == 5 * 32 * 1024 // 128
+    shared = prediction.forward_clocks(128, {"softmax": 600, "load": 300, "issue": 130}, 2, 1)
+    assert shared["exponentials"] == 1024 * 3 // 4
+    assert shared["shared memory"] == 4 * 32 * 1024 // 128 and shared["issue slots"] == 600 + 150
+    assert shared["products"] == clocks["products"]
+    # K and V, once a block, or once for two
+    assert clocks["L2"] == round(64 * 1024 / prediction.L2) and shared["L2"] == round(32 * 1024 / prediction.L2)

@@ -24,6 +24,9 @@ def summary(site: Site, files: tuple[str, ...] = ()) -> str:
         f"{news.cases:,} cases in {news.sessions} sessions, {news.failing:,} failed; {news.open} open signatures.",
         "",
     ]
+    for one in news.stages:
+        if one.status == "failed":
+            lines += [f"**Stage {_plain(one.name)} failed**: {_plain(shorten(one.note, 300))}", ""]
     for name, uids in (("New", news.new), ("Regressed", news.regressed), ("Fixed", news.fixed)):
         lines += [f"**{name}**: {', '.join(_name(by_uid[uid]) for uid in uids) or 'none'}", ""]
     changed = [

@@ -25,8 +25,10 @@ class Argument:
     follows  matches the beginning of the rest of the kernel's text, after the instruction; never: matches nowhere in it
     lacks    matches nowhere in the whole text
     defined  matches the instruction that gives its first operand
+    stored   matches the instruction that gives the value that it stores
     near     matches within the 8 lines before and after
-    inside   'path.py function': the function that its source line is in; without: one that no line of the kernel is in
+    inside   'path.py function': the function that its source line is in; line: matches that line
+    without  one that no line of the kernel is in
     least    listed cases that come to it; alone: those of them that make block lists alone
     """
 
@@ -42,17 +44,19 @@ class Argument:
     never: str = ""
     lacks: str = ""
     defined: str = ""
+    stored: str = ""
     near: str = ""
     targets: tuple[str, ...] = ("blocksparse",)
     least: int = 0
     alone: int = 0
     inside: str = ""
+    line: str = ""
     without: str = ""
 
     def fits(self, result: Result, text_of: TextOf) -> bool:
         """True if it says that this mutant is equivalent."""
         bug = result.bug
-        return (
+        return bool(
             result.looked
             and result.reaching >= self.least
             and result.alone >= self.alone
@@ -67,7 +71,9 @@ class Argument:
             and (not self.lacks or re.search(self.lacks, text_of(bug), re.M) is None)
             and (not self.never or re.search(self.never, code_after(bug, text_of), re.M) is None)
             and (not self.inside or source_of(bug, text_of) in lines_of(*self.inside.split()))
+            and (not self.line or re.search(self.line, _line(self.inside.split()[0], source_of(bug, text_of)[1])))
             and (not self.defined or re.search(self.defined, defining(bug, text_of)) is not None)
+            and (not self.stored or re.search(self.stored, storing(bug, text_of)) is not None)
             and (not self.without or not lines_of(*self.without.split()) & sources(text_of(bug)))
             and (not self.near or re.search(self.near, code_around(bug, text_of), re.M) is not None)
         )
@@ -87,8 +93,18 @@ def defining(bug: PtxMutant, text_of: TextOf) -> str:
     """The line that gives the changed instruction's first operand its value; "" where it is no register, or none is
     before it."""
     operand = re.match(r"\S+ [^,]+, (%\w+)", bug.before)
+    return _defining(bug, operand.group(1) if operand else "", text_of)
+
+
+def storing(bug: PtxMutant, text_of: TextOf) -> str:
+    """The line that gives the value that the changed instruction stores; "" where it stores none, or several."""
+    stored = re.match(r"@!?%p\d+ st\.\S+ \[[^]]*\], \{? ?(%\w+) ?\}?;", bug.before)
+    return _defining(bug, stored.group(1) if stored else "", text_of)
+
+
+def _defining(bug: PtxMutant, register: str, text_of: TextOf) -> str:
     lines = text_of(bug).splitlines()[: bug.line - 1]
-    given = re.compile(rf"\s*\S+\s+{re.escape(operand.group(1))}," if operand else r"$.")
+    given = re.compile(rf"\s*\S+\s+{re.escape(register)}," if register else r"$.")
     return next((line for line in reversed(lines) if given.match(line)), "")
 
 
@@ -97,6 +113,11 @@ def source_of(bug: PtxMutant, text_of: TextOf) -> tuple[str, int]:
     before = "\n".join(text_of(bug).splitlines()[: bug.line - 1])
     named = _LOC.findall(before)
     return (named[-1][0], int(named[-1][1])) if named else ("", 0)
+
+
+def _line(path: str, number: int) -> str:
+    """A line of a file of this repository; "" where it has none of that number."""
+    return dict(enumerate((ROOT / path).read_text().splitlines(), 1)).get(number, "")
 
 
 def sources(text: str) -> set[tuple[str, int]]:

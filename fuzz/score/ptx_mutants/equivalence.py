@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from fuzz.score.ptx_mutants.argument import Argument, TextOf, code_around
 from fuzz.score.ptx_mutants.results import Result
-from fuzz.score.ptx_mutants.triton_arguments import TRITON_ARGUMENTS, TRITON_REMARKS
+from fuzz.score.ptx_mutants.triton_arguments import TRITON_ARGUMENTS
+from fuzz.score.ptx_mutants.triton_remarks import TRITON_REMARKS
 
 
 def judged(result: Result, text_of: TextOf) -> Result:

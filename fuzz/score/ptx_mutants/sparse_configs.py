@@ -10,30 +10,35 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import cycle, islice, zip_longest
+from itertools import chain, cycle, islice, zip_longest
 from typing import Any, Literal
 
 from msgspec import structs
 
 from fuzz.core.case import Case
+from fuzz.core.case_limits import Size
 from fuzz.core.refusal import refusal
 from fuzz.core.support import Support
 from fuzz.generate import cases as strategies
 from fuzz.score.ptx_mutants.survey import Kernel, Survey
-from fuzz.targets.dynamic_mask.call import OPTIONS, by_a_flag, direction
+from fuzz.targets.dynamic_mask.call import OPTIONS, by_a_flag
 from fuzz.targets.dynamic_mask.emulated import EmulatedDynamicMask
 from fuzz.targets.nsa.emulated import EmulatedNativeSparse
+from fuzz.tensors.arena import build as build_inputs
 from oracles.native_sparse.problem import NativeSparse
 from oracles.problem import AnyProblem, Dtype, Layout
 
 REPEATS = 2  # of every case: in order, and with warps and CTAs at random
 TILE, LONG_LIST = 64, 8  # queries and keys of a tile; tiles
-_DRAWS = 20_000  # at most, for the cases of a configuration
+_DRAWS = 40_000  # at most, for the cases of a configuration
 _POOL = 80  # cases to choose among
-_FORMS_POOL = 160  # of dynamic_mask
+_FORMS_POOL, _MORE = 160, 1500  # of dynamic_mask, to find the form that most have; more of that form, from so many
+_ATTENTION = ("forward_kernel", "dq_kernel", "dkdv_kernel")  # of dynamic_mask
 _LONG = 5  # of them at most have a long list: 15 of a session's 300 do
+MANY, _MANY = 16, 10  # sequences; and of the cases, at most so many have as many
+_DRAWN_MANY = 16  # such cases to choose among
 
 
 @dataclass(frozen=True)
@@ -55,10 +60,12 @@ class DynamicMaskConfig:
 
     def cases(self, count: int, seed: int) -> list[Case]:
         """See KernelConfig. Three in four have the form that most have: theirs are the kernels that are mutated."""
-        drawn = list(islice(self._drawn(seed), _FORMS_POOL))
-        ((common, _),) = Counter(map(_form, drawn)).most_common(1)
-        usual = iter(_by_size(case for case in drawn if _form(case) == common))
-        others = iter(_by_size(case for case in drawn if _form(case) != common))
+        drawn = self._drawn(seed)
+        first = [(case, _form(case)) for case in islice(drawn, _FORMS_POOL)]
+        ((common, _),) = Counter(form for _, form in first).most_common(1)
+        same = chain(first, ((case, _form(case)) for case in islice(drawn, _MORE)))
+        usual = iter(_by_size(islice((case for case, form in same if form == common), _POOL)))
+        others = iter(_by_size(case for case, form in first if form != common))
         turns = cycle((usual, usual, usual, others))
         return [case for turn in islice(turns, count) if (case := next(turn, None)) is not None]
 
@@ -68,7 +75,7 @@ class DynamicMaskConfig:
 
     def _drawn(self, seed: int) -> Iterator[Case]:
         target = _DynamicMask(_narrowed(EmulatedDynamicMask.support, self, bias=self.bias != "none"))
-        return (case for case in _cases(target, self.name, seed) if self._takes(case))
+        return _cases(target, self.name, seed, strategies.MEDIUM, self._takes)
 
     def _takes(self, case: Case) -> bool:
         p, how = case.problem, OPTIONS.of(case)["mask"]
@@ -80,12 +87,11 @@ class DynamicMaskConfig:
 
 @dataclass(frozen=True)
 class NativeSparseConfig:
-    """Calls of nsa, with gates or without."""
+    """Calls of nsa of both layouts, which share kernels, with gates or without."""
 
     name: str
     dtype: Dtype
     dims: tuple[int, ...]
-    layout: Layout
     gates: bool
 
     @property
@@ -96,16 +102,15 @@ class NativeSparseConfig:
     def cases(self, count: int, seed: int) -> list[Case]:
         """See KernelConfig."""
         target = _NativeSparse(_narrowed(EmulatedNativeSparse.support, self, bias=False))
-        drawn = (case for case in _cases(target, self.name, seed) if self._gated(case) == self.gates)
+        drawn = _cases(target, self.name, seed, strategies.SMALL, self._takes)
         return _by_size(islice(drawn, _POOL))[:count]
 
     def kernels(self, survey: Survey) -> dict[str, Kernel]:
         """See KernelConfig."""
         return survey.triton_kernels(self)
 
-    @staticmethod
-    def _gated(case: Case) -> bool:
-        return isinstance(case.problem, NativeSparse) and case.problem.w_gate
+    def _takes(self, case: Case) -> bool:
+        return isinstance(case.problem, NativeSparse) and case.problem.w_gate == self.gates
 
 
 DYNAMIC_MASK = (
@@ -116,10 +121,10 @@ DYNAMIC_MASK = (
     DynamicMaskConfig("bf16_d32_flag_row", "bfloat16", (24, 32), "padded", "none", "row"),
 )
 NSA = (
-    NativeSparseConfig("bf16_d32_padded_gates", "bfloat16", (16, 24, 32), "padded", gates=True),
-    NativeSparseConfig("fp16_d32_packed", "float16", (16, 24, 32), "packed", gates=False),
-    NativeSparseConfig("fp16_d64_padded", "float16", (40, 48, 64), "padded", gates=False),
-    NativeSparseConfig("bf16_d64_packed_gates", "bfloat16", (40, 56, 64), "packed", gates=True),
+    NativeSparseConfig("bf16_d32_gates", "bfloat16", (16, 24, 32), gates=True),
+    NativeSparseConfig("bf16_d32", "bfloat16", (16, 24, 32), gates=False),
+    NativeSparseConfig("fp16_d64", "float16", (40, 48, 64), gates=False),
+    NativeSparseConfig("fp16_d64_gates", "float16", (40, 48, 64), gates=True),
 )
 
 
@@ -150,7 +155,7 @@ def _narrowed(support: Support, chosen: DynamicMaskConfig | NativeSparseConfig, 
     return replace(
         support,
         dtypes=(chosen.dtype,),
-        layouts=(chosen.layout,),
+        layouts=(chosen.layout,) if isinstance(chosen, DynamicMaskConfig) else support.layouts,
         dims=frozenset(chosen.dims),
         dim=(min(chosen.dims), max(chosen.dims), support.dim[2]),
         bias=bias,
@@ -158,38 +163,43 @@ def _narrowed(support: Support, chosen: DynamicMaskConfig | NativeSparseConfig, 
     )
 
 
-def _cases(target: Any, name: str, seed: int) -> Iterator[Case]:
-    """Different cases that the target takes, and that have a row and a key."""
+def _cases(target: Any, name: str, seed: int, size: Size, takes: Callable[[Case], bool]) -> Iterator[Case]:
+    """Different cases that the target and the configuration take, and that have a row and a key."""
     draw = random.Random(f"{name} {seed}")
-    drawn = strategies.drawer(target, strategies.SMALL, REPEATS)
+    drawn = strategies.drawer(target, size, REPEATS)
     met: set[str] = set()
+    many = 0
     for _ in range(_DRAWS):
         case = drawn(draw)
-        if case.id not in met and refusal(target, case) is None and case.problem.len_q and case.problem.len_k:
+        if not (case.problem.len_q and case.problem.len_k and takes(case)):
+            continue
+        if case.id not in met and refusal(target, case) is None and (many < _DRAWN_MANY or not _many(case)):
             met.add(case.id)
+            many += _many(case)
             yield case
 
 
-def _form(case: Case) -> tuple[bool, ...]:
-    """Features that, beside the configuration, choose a dynamic_mask case's kernels: the flag for causality,
-    whether rows of the operands, and of mask and bias, can be read 16 bytes at a time, and the sums of dK and dV."""
-    p, given = case.problem, OPTIONS.of(case)
-    flag = given["mask"] == "both" or (given["mask"] == "auto" and by_a_flag(p) and direction(p.mask) is not None)
-    stores = (getattr(case.inputs, name) for name in ("q", "k", "v", "do"))
-    rows = all(x.order not in ("bhds", "expanded") and not x.shared and not (x.pad or x.offset) % 8 for x in stores)
-    planes = p.len_k % 16 == 0 and given["shape"] != "turned"
-    return flag, rows, planes, bool(given["splits"]), given["deterministic"], p.backward
+def _form(case: Case) -> frozenset[tuple[Any, ...]]:
+    """What says which compiled kernels of attention a dynamic_mask case launches."""
+    target, tensors = EmulatedDynamicMask(), build_inputs(case, "cpu").tensors()
+    with target.compiling():
+        launches = target.launches(case, tensors)
+    return frozenset(launch.compile_key for launch in launches if launch.kernel.__name__ in _ATTENTION)
+
+
+def _many(case: Case) -> bool:
+    return len(case.problem.lengths_q) >= MANY and bool(case.variant.get("run", True))
 
 
 def _by_size(cases: Iterable[Case]) -> list[Case]:
-    """The cases by turns of more than three tiles of scores, of two or three, of one, and of a long list of them, which
-    takes longest; of these at most _LONG."""
-    sizes: list[list[Case]] = [[], [], [], []]
+    """The cases by turns of more than three tiles of scores, of two or three, of one, of many sequences, and of a long
+    list of tiles, which takes longest; of these at most _LONG, and of those before at most _MANY."""
+    sizes: list[list[Case]] = [[], [], [], [], []]
     for case in cases:
         p = case.problem
         tiles = [(-(-n_q // TILE), -(-n_k // TILE)) for n_q, n_k in zip(p.lengths_q, p.lengths_k, strict=True)]
         most = max(rows * columns for rows, columns in tiles)
         long = max(map(max, tiles)) >= LONG_LIST and case.variant.get("run", True)
-        sizes[3 if long else (most > 1) + (most > 3)].append(case)
-    turns = zip_longest(*reversed(sizes[:3]), sizes[3][:_LONG])
+        sizes[3 if long else 4 if _many(case) else (most > 1) + (most > 3)].append(case)
+    turns = zip_longest(*reversed(sizes[:3]), sizes[4][:_MANY], sizes[3][:_LONG])
     return [case for turn in turns for case in turn if case is not None]

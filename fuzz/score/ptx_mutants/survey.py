@@ -1,7 +1,9 @@
 """Survey: what a configuration's cases do with the unchanged kernels, and which kernels they launch.
 
 Triton compiles a kernel for each combination of its constants, so that the kernels of a configuration are known from
-its cases' launches alone. A survey that has a folder keeps there what each case did: one process runs it, all read it.
+its cases' launches alone. A survey that has a folder keeps there what each case did, and the PTX of the kernels: one
+process runs it, all read it. It goes on on another machine, whose cache of Triton's is empty, if that machine compiles
+kernels of the same keys.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ class Clean(msgspec.Struct, frozen=True):
     reached    lines that it comes to, by the kernel's key
     longest    micro-operations of its longest launch
     functions  names of the kernels' functions, by key; Triton's only
-    fails      what the case finds: its verdict says nothing about a mutant
+    fails      what the case finds, or why it is not run to its end: its verdict says nothing about a mutant
     """
 
     case: Case
@@ -122,7 +124,13 @@ class Survey:
         number where there are several, those that most cases launch first. Of each function the first one is taken
         where FEWEST cases launch it."""
         if chosen.name not in self._kernels:
-            self._kernels[chosen.name] = self._found(chosen, count)
+            path = None if self._place is None else self._place / f"{chosen.name}-kernels.json"
+            if path is not None and path.exists():
+                found = msgspec.json.decode(path.read_bytes(), type=dict[str, Kernel])
+            else:
+                found = self._found(chosen, count)
+                _write(path, found)
+            self._kernels[chosen.name] = found
         return self._kernels[chosen.name]
 
     def _found(self, chosen: KernelConfig, count: int) -> dict[str, Kernel]:
@@ -179,7 +187,9 @@ def run_clean(chosen: KernelConfig, case: Case, arch: str = ARCH) -> Clean:
     place = bench(chosen.target, arch)
     with place.running(watch=watch):
         verdict = execute(case, place.target, no_limit)
-    fails = f"case {case.id}: the unchanged kernels give {verdict.outcome}: {verdict.findings}" if verdict.bad else ""
+    what = verdict.findings or verdict.reason
+    passes = verdict.outcome == "pass"
+    fails = "" if passes else f"case {case.id}: the unchanged kernels give {verdict.outcome}: {what}"
     return Clean(case, {key: frozenset(found) for key, found in reached.items()}, longest, functions, fails)
 
 

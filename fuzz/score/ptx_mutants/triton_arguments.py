@@ -52,6 +52,93 @@ TRITON_ARGUMENTS = (
         )
     ),
     Argument(
+        "any of the threads with the same sum",
+        "Which threads write a sum. What is written is the last step of a reduction, after which every thread that "
+        "takes part in it has the same value; a place follows from the row alone.",
+        ("guard_negated", "guard_dropped"),
+        r"@!?%p\d+ st\.shared\.b32",
+        "same_bits",
+        stored=r"(add|max)\.(NaN\.)?f32",
+        kinds=("forward_kernel", "dbias_kernel", "dkdv_kernel", "dq_kernel"),
+        targets=("dynamic_mask",),
+    ),
+    Argument(
+        "a guard that always holds",
+        "The guard is set to true just before.",
+        ("guard_dropped",),
+        r"@%p\d+ (ld|st)\.shared",
+        "same_values",
+        near=r"mov\.pred \t(%p\d+), -1;(\n.*)*\n\t@\1 ld\.shared",
+        targets=_BOTH,
+    ),
+    Argument(
+        "the wait after a loop",
+        "The wait where a pipelined loop is left. A turn awaits the copies that it reads, and the last turns start "
+        "none: their groups are empty. On the emulated GPU copies arrive as late as PTX allows, and none did after it.",
+        ("wait_weakened", "wait_dropped"),
+        r"cp\.async\.wait_group 0;",
+        "same_bits",
+        near=r"%\._crit_edge\n(.*\n){1,5}\tcp\.async\.wait_group \t0;\n\tbar\.sync \t0;",
+        targets=_BOTH,
+    ),
+    Argument(
+        "no subnormal sum",
+        "What is added to the logarithm of a sum below 2^-126. A row's largest exponential is 1, and a sum of 0 is "
+        "replaced by 1 before: there are no such sums.",
+        ("constant_wrong",),
+        r"selp\.f32 %r\d+, 0fC1B80000, 0f00000000, %p\d+;",
+        "same_values",
+        kinds=("forward_kernel",),
+        targets=("dynamic_mask",),
+    ),
+    Argument(
+        "the same logarithm",
+        "Whether a sum's logarithm is taken of 2^23 times the sum, less 23. The factor changes the exponent alone, to "
+        "which 23 is added and taken away without rounding. A sum, of one exponential up to 1 for each key, is far "
+        "below 2^105, where the product would overflow.",
+        ("operands_swapped", "compare_flipped", "compare_shifted", "constant_wrong"),
+        r"setp\.lt\.f32 %p\d+, %r\d+, 0f00800000;",
+        "same_bits",
+        kinds=("forward_kernel",),
+        targets=("dynamic_mask",),
+    ),
+    Argument(
+        "marks that are masked off",
+        "Whether the loop over a list's marks is left out where there are none. In its turn every mark is masked off: "
+        "nothing is stored, and 0 is added to the count.",
+        ("guarded_dropped",),
+        r"@%p\d+ bra",
+        "same_bits",
+        kinds=("lists_kernel",),
+        near=r"setp\.l[te]\.s32 \t(%p\d+), %r\d+, [01];(\n.*)*\n\t@\1 bra",
+        targets=("dynamic_mask",),
+    ),
+    Argument(
+        "a second bound",
+        "Whether a row has a dLSE. The number of rows with one is that of the queries, below which another bound keeps "
+        "the row, or 0; this row of the unrolled tile is not row 0.",
+        ("compare_shifted",),
+        r"setp\.lt\.s32 %p\d+, %r\d+, %r\d+;",
+        "same_bits",
+        defined=r"or\.b32 \t%r\d+, %r\d+, [1-9]\d*;",
+        inside="kernels/dynamic_mask/row_state.py row_state_kernel",
+        line=r"m < len_dlse",
+        kinds=("row_state_kernel",),
+        targets=("dynamic_mask",),
+    ),
+    Argument(
+        "head dims are multiples of 8",
+        "The bound of one column of an unrolled tile, whose number is no multiple of 8, as every head dim is: it is no "
+        "head dim, so that below and not above are the same.",
+        ("compare_shifted",),
+        r"setp\.lt\.s32 %p\d+, %r\d+, %r\d+;",
+        "same_values",
+        defined=r"or\.b32 \t%r\d+, %r\d+, [1-7];",
+        kinds=("split_kernel", "combine_kernel", "query_gradient_kernel", "key_gradient_kernel", "gate_weight_kernel"),
+        least=10,
+        targets=("nsa",),
+    ),
+    Argument(
         "a loop of one turn or more",
         "Whether a loop over rows is left out. A stretch has a row, and so has a part of the rows.",
         ("guarded_dropped", "compare_shifted", "bound_shifted"),
@@ -137,6 +224,20 @@ TRITON_ARGUMENTS = (
         "same_bits",
         near=r"and\.b64 \t(%rd\d+), %rd\d+, -4294967296;\n(.*\.loc.*\n|\$L.*\n)*\tsetp\.ne\.b64 \t(%p\d+), \1, 0;\n"
         r"\t@\3 bra",
+        targets=("nsa",),
+    ),
+    Argument(
+        "no row past the end",
+        "Whether a row's tile of queries begins before the end of its sequence, or at it. In a padded call, which "
+        "reads no lengths, every row that there is begins before it; of others, nothing is stored.",
+        ("compare_shifted",),
+        r"setp\.lt\.s32 %p\d+, %r\d+, %r\d+;",
+        "same_bits",
+        kinds=("span_rows_kernel",),
+        lacks=r"ld\.global",
+        near=r"(shl\.b32 .*\n|shr\.u32 .*\n)(.*\.loc.*\n)*(\tsetp\.lt\.s32 \t%p\d+, %r\d+, (%r\d+);\n)"
+        r"(\tsetp\.lt\.s32 \t%p\d+, %r\d+, \4;\n)+",
+        alone=1,
         targets=("nsa",),
     ),
     Argument(
@@ -262,40 +363,4 @@ TRITON_ARGUMENTS = (
         kinds=("split_kernel", "combine_kernel", "query_gradient_kernel", "key_gradient_kernel"),
         targets=("nsa",),
     ),
-)  # fmt: skip
-
-# Of bugs that are bugs: operator, kind ("": any), instruction, what stands near it, and what would find them.
-TRITON_REMARKS = (
-    ("immediate_off_by_one", "", r"and\.b32 %r\d+, %r\d+, -65536;", "",
-     "The lowest bit of a bfloat16's neighbour is left in a float32 that it is widened to: 2^-23 of it, less than what "
-     "any sum in float32 may round."),
-    ("compare_shifted", "", r"setp\.lt\.s32 %p\d+, %r\d+, %r\d+;", "",
-     "The bound of one row of an unrolled tile, or of the columns: it shows where a sequence ends at just this row, "
-     "one length in 64, or for a head dim that its kernel pads."),
-    ("bound_shifted", "", r"setp\.gt\.s32 %p\d+, %r\d+, -1;", "",
-     "The bound of one row of an unrolled tile, before a sequence's first token. It shows in a strict selection alone, "
-     "whose mean queries begin before it, for the one row that is token 0 or the one before."),
-    ("immediate_off_by_one", "gate_weight_kernel", r"shl\.b64", "",
-     "The offset of a batch entry, of which a packed call has one; sessions on the emulated GPU draw this dtype and "
-     "head dim packed only."),
-    ("constant_wrong", "row_state_kernel", r"setp\.eq\.f32 %p\d+, %r\d+, 0fFF800000;", "",
-     "Rows without keys keep a log-sum-exp of -inf. It shows where -inf in the bias hides them; where a mask does, P "
-     "is set to 0 whatever it is."),
-    *((operator, kind, before, near,
-       "Sums over the warps of a list's marks: it shows in a list of more than 64 tiles, 4,096 keys, which one case in "
-       "20 has.")
-      for kind in ("lists_kernel", "lists_kernel.2")
-      for operator, before, near in (("fragment_swapped", r"ld\.shared", ""), ("lane_wrong", r"shfl\.sync\.up", ""),
-                                     ("guard_negated", r"@!?%p\d+ st\.shared", ""))),
-    *((operator, "marks_kernel", before, "",
-       "A part of what says whether a tile of the mask holds a pair: it shows in a tile with a pair in this part only.")
-      for operator, before in (("offset_shifted", r"ld\.shared"), ("lane_wrong", r"shfl\.sync"),
-                               ("immediate_off_by_one", r"selp"), ("guard_negated", r"@!?%p\d+ st\.shared"),
-                               ("bound_shifted", r"setp"), ("instruction_dropped", r"ld\.shared"))),
-    *(("guard_dropped", kind, r"@%p\d+ ld\.global\.b16", "",
-       "A column past the head dim is read: it shows for a head dim that its kernel pads.")
-      for kind in ("combine_kernel", "combine_kernel.2", "query_gradient_kernel.2", "split_kernel", "split_kernel.3")),
-    ("guard_dropped", "gate_weight_kernel", r"@%p\d+ ld\.global\.b32", "",
-     "The logit of a row past the end, read from the next head's, and multiplied by Q's 0: it shows at the end of the "
-     "tensor, or beside a logit that is not finite."),
 )  # fmt: skip

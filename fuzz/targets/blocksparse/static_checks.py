@@ -50,8 +50,7 @@ def as_metadata(blocks: BlockSparse) -> block_lists.CheckedLists:
 
 def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> dq_visits.Visits | None:
     """What the kernel does with the semaphores, from lists on the CPU."""
-    from kernels.blocksparse.launch.backward import concurrent_pairs
-    from kernels.blocksparse.planner.group_split import group_split_under
+    from kernels.blocksparse.launch.backward import concurrent_pairs, group_split_of
 
     p = case.problem
     lists, schedule, merged, launched = blocks.backward, blocks.schedule, blocks.merged, blocks
@@ -70,7 +69,7 @@ def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> dq_visits.Visits 
     else:
         assert blocks.order is not None
         order, releases = blocks.order, None
-    group_split = group_split_under(schedule, p.batch, p.heads_q, p.heads_kv, blocks.m_blocks, lists.rows, True)
+    group_split = group_split_of(launched, p.batch, p.heads_q, p.heads_kv, True)
     q, k = (_rows_of(p, heads) for heads in (p.heads_q, p.heads_kv))
     partial, full = lists.partial, lists.full
     return dq_visits.launch_visits(

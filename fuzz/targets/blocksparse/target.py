@@ -48,7 +48,7 @@ from fuzz.targets.blocksparse.case_blocks import case_blocks
 from fuzz.targets.blocksparse.devices import arch_without_gpu, toolchain_there
 from fuzz.targets.blocksparse.static_checks import as_metadata, shapes_of
 from fuzz.targets.blocksparse.variants import kernel_choices, native_masks, variants_for
-from kernels.blocksparse.spec.variant import PRODUCTS, WIDE, WIDEST_DIM, Injection, Variant, padded_dim
+from kernels.blocksparse.spec.variant import LARGE_TILES, PRODUCTS, Injection, Variant, padded_dim
 from oracles import block_lists, semaphore_order
 from oracles.metamorphic.relations import Equality
 from oracles.numerics import TENSOR_CORES, Numerics
@@ -76,7 +76,7 @@ _SURFACE = Surface.declared(
     ),
 )
 _KNOWN = {
-    "tile_m": (*TILES, WIDE),
+    "tile_m": (*TILES, *(tile_m for tile_m, _ in LARGE_TILES.values())),
     "tile_n": TILES,
     "mask": MASKS,
     "lists": (*LISTS, HALVED),
@@ -117,11 +117,8 @@ class BlockSparseTarget(AutogradTarget, Compiled):
             "tiles or products that the architecture has no room or no instructions for",
             lambda case: not self.fits(case),
         )
-        wide = Rule(
-            f"tiles of {WIDE} queries but for a forward pass by wgmma up to head dim {WIDEST_DIM}",
-            lambda case: options_of(case)["tile_m"] == WIDE and not self._has_wide_tiles(case),
-        )
-        self.rules = (*_RULES, wide, two_calls.rule(), *cta_subset.rules(self.runs_cta_subsets), too_large)
+        large = [self._rule_of(products, *sizes) for products, sizes in LARGE_TILES.items()]
+        self.rules = (*_RULES, *large, two_calls.rule(), *cta_subset.rules(self.runs_cta_subsets), too_large)
 
     def uncompilable(self) -> str | None:
         """See Compiled."""
@@ -174,10 +171,15 @@ class BlockSparseTarget(AutogradTarget, Compiled):
         arch = self.arch()
         return all(fits(variant, self.arch_of(variant, arch)) for variant, _ in self.kernels(case, arch))
 
-    def _has_wide_tiles(self, case: Case) -> bool:
-        """True if the case's forward kernel has tiles of 192 queries; the backward ones have none."""
-        p = case.problem
-        return not p.backward and padded_dim(p.dim) <= WIDEST_DIM and products_of(case, self.arch()) == "wgmma"
+    def _rule_of(self, products: str, tile_m: int, most: int) -> Rule:
+        """The rule of tiles of so many queries, which forward kernels with these products have, and no backward one."""
+
+        def refused(case: Case) -> bool:
+            p = case.problem
+            there = not p.backward and padded_dim(p.dim) <= most and products_of(case, self.arch()) == products
+            return options_of(case)["tile_m"] == tile_m and not there
+
+        return Rule(f"tiles of {tile_m} queries but for a forward pass by {products} up to head dim {most}", refused)
 
     def kernels(self, case: Case, arch: str) -> list[tuple[Variant, Injection]]:
         """The kernels that a case launches, each with the replaced parts of a mutant."""

@@ -75,10 +75,11 @@ def _flag_holds(problem: AnyProblem) -> bool:
     return all(n_k - n_q <= shift for n_q, n_k in zip(problem.lengths_q, problem.lengths_k, strict=True))
 
 
-def useful(problem: AnyProblem, given: dict[str, Any]) -> bool:
-    """True if the problem can be said so."""
+def useful(problem: AnyProblem, given: dict[str, Any], ways: tuple[str, ...] | None = None) -> bool:
+    """True if the problem can be said so. ways: `says`, where that is known."""
+    ways = says(problem) if ways is None else ways
     told = given["mask"] != "auto" or not by_a_flag(problem)
-    if given["mask"] not in ("auto", *says(problem)) or (given["shape"] != "plain" and not (told or problem.bias)):
+    if given["mask"] not in ("auto", *ways) or (given["shape"] != "plain" and not (told or problem.bias)):
         return False
     if given["hidden"] != "kept" and (problem.bias is None or given["mask"] in BY_BIAS or not told):
         return False

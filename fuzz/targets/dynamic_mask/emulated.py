@@ -25,7 +25,7 @@ class EmulatedDynamicMask(EmulatedTriton, BundledDynamicMask):
     support = dataclasses.replace(SUPPORT, max_pairs=1 << 25)  # 4,096 tokens of two heads: about a minute
     pairs_per_second = 2e4
     follow_ups = 2
-    session_size = Size(1 << 14, 6, 1100)  # the interpreter's, so that a seed draws the same problems for both
+    session_size = Size(1 << 16, 6, 1100)  # with one head four tiles on a side
 
     def missing(self) -> str | None:
         """See Target."""

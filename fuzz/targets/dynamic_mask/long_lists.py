@@ -2,6 +2,10 @@
 
 One side has a few tokens and the other thousands, of which most tiles are empty: the mask is read whole, and what the
 kernels visit stays little. See kernels.dynamic_mask.tile_lists.
+
+NOTE [consecutive lengths]: one such case in CONSECUTIVE_SHARE is a packed call of many short sequences instead, whose
+lengths are consecutive numbers. A compiled kernel compares each row of its tile with a length by an instruction of its
+own, and such a bound is wrong for one length in 16 to 64.
 """
 
 from __future__ import annotations
@@ -10,19 +14,24 @@ import random
 
 from fuzz.core.case import Case, Inputs
 from fuzz.core.target import Target
-from oracles.masks import Blocks, Intervals, Mask
+from oracles.masks import Blocks, Causal, Full, Intervals, Mask, Window
 from oracles.problem import Bias, Problem
 
 TILE = 64  # queries and keys of a tile
-COUNTS = (65, 66, 96, 127, 129, 193, 256, 257, 258, 300)  # tiles of the long side
+COUNTS = (65, 127, 129, 161, 193, 225, 256, 257, 258, 300)  # tiles of the long side
 FEW = (1, 2, 17, 64, 65)  # tokens of the other one
 KEPT = (1, 8, 24, 48, 64)  # tiles of each row or column that hold a pair, at most
 DIMS = (8, 32, 64)
+SHARE = 10  # one case in so many is of this file
+CONSECUTIVE_SHARE = 2
+FIRST, SEQUENCES = (1, 17, 33, 49, 65), (16, 32)  # first of the consecutive lengths, and how many there are
 
 
 def draw_case(draw: random.Random, target: Target, repeats: int) -> Case:
     """A case whose longest list is of that many tiles, of which a few hold a pair, in any places."""
     support = target.support
+    if "packed" in support.layouts and draw.randint(1, CONSECUTIVE_SHARE) == 1:
+        return _consecutive(draw, target, repeats)
     dim = draw.choice(sorted(support.dims or DIMS))
     count, few, kept = draw.choice(COUNTS), draw.choice(FEW), draw.choice(KEPT)
     chosen = random.Random(draw.randint(0, 2**32 - 1))
@@ -48,6 +57,33 @@ def draw_case(draw: random.Random, target: Target, repeats: int) -> Case:
             mask=mask,
             bias=bias,
             softcap=draw.choice((0.0, 30.0)) if support.softcap else 0.0,
+            backward=support.backward,
+        )
+    )
+    variant = draw.choice(target.variants_for(problem))
+    return Case(target.name, problem, Inputs(seed=draw.randint(0, 255)), dict(variant), repeats=repeats)
+
+
+def _consecutive(draw: random.Random, target: Target, repeats: int) -> Case:
+    """NOTE [consecutive lengths]. Keys are as many as queries, or longer where queries are shorter."""
+    support = target.support
+    dim = draw.choice(sorted(support.dims or DIMS))
+    first, count = draw.choice(FIRST), draw.choice(SEQUENCES)
+    lengths = tuple(range(first, first + count))
+    heads_kv, heads_q = draw.choice(((1, 1), (1, 2), (2, 2)))
+    problem: Problem = target.with_fewer_kernels(  # type: ignore[assignment]
+        Problem(
+            lengths,
+            draw.choice((lengths, lengths[::-1])),
+            heads_q,
+            heads_kv,
+            dim,
+            dim,
+            draw.choice(support.dtypes),
+            layout="packed",
+            mask=draw.choice((Causal("top_left"), Causal("bottom_right"), Full(), Window(9, 5, "bottom_right"))),
+            bias=Bias(rows=draw.choice((True, False))) if support.bias and draw.choice((True, False)) else None,
+            softcap=draw.choice((0.0, 0.0, 30.0)) if support.softcap else 0.0,
             backward=support.backward,
         )
     )

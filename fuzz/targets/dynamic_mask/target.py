@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -22,11 +22,15 @@ from fuzz.targets.autograd import AutogradTarget
 from fuzz.targets.dynamic_mask import two_calls
 from fuzz.targets.dynamic_mask.call import OPTIONS, SHAPES, by_a_flag, calls, mixed_tiles, says, useful
 from fuzz.targets.dynamic_mask.counters import check_tiles
+from fuzz.targets.dynamic_mask.long_lists import SHARE
 from fuzz.targets.dynamic_mask.script import call_text
 from fuzz.targets.options import Value
 from oracles.metamorphic.relations import Equality
 from oracles.numerics import TENSOR_CORES, Numerics
 from oracles.problem import AnyProblem, Bias, Dtype
+
+if TYPE_CHECKING:
+    from kernels.sdpa.launch import Launch
 
 ROOT = Path(__file__).resolve().parents[3]
 # One tile's arithmetic depends on its own rows and keys alone, and powers of two scale exactly. Where K and V are
@@ -59,6 +63,8 @@ class BundledDynamicMask(AutogradTarget):
     relations = _RELATIONS
     native_biases = (Bias(rows=False, kv_heads=True), Bias(rows=False))  # summed beside dK, over the axes they lack
     clears_padding = True
+    long_lists_share = SHARE
+    any_length_share = 2
     script_setup = ""  # lines of a script before it imports the kernel
 
     def __init__(self, mutant: str = "") -> None:
@@ -86,15 +92,16 @@ class BundledDynamicMask(AutogradTarget):
 
     def variants_for(self, problem: AnyProblem) -> tuple[Variant, ...]:
         """See Target: every way to say the mask, in every shape; parts of the sums of dK and dV."""
-        offered: dict[str, tuple[Value, ...]] = {"mask": says(problem)}
+        said = says(problem)
+        offered: dict[str, tuple[Value, ...]] = {"mask": said}
         if problem.bias is not None or not by_a_flag(problem):
             offered["shape"] = SHAPES[1:]
         if problem.bias is not None and not by_a_flag(problem):
             offered["hidden"] = ("nan", "keys") if problem.bias.cols else ("nan",)
         if problem.backward:
             offered |= {"splits": (2, 3), "deterministic": (False,), "keys": ("split",)}
-        ways = OPTIONS.draws(**offered)
-        return tuple(way for way in map(_split, ways) if useful(problem, OPTIONS.defaults | way))
+        ways, defaults = OPTIONS.draws(**offered), OPTIONS.defaults
+        return tuple(way for way in map(_split, ways) if useful(problem, defaults | way, said))
 
     def climbs(self, case: Case) -> Mapping[str, float]:
         """See Target: tiles that are skipped, and as many that are not, as a share of all of them: what the kernel
@@ -108,8 +115,13 @@ class BundledDynamicMask(AutogradTarget):
 
     def compile(self, case: Case, tensors: Tensors) -> None:
         """Compiles every kernel that the case launches, for Triton's active device."""
-        from kernels.dynamic_mask.api import checked, launches_of
         from kernels.sdpa.launch import compile_launches
+
+        compile_launches(self.launches(case, tensors))
+
+    def launches(self, case: Case, tensors: Tensors) -> list[Launch]:
+        """Every launch of the case's calls; none is made."""
+        from kernels.dynamic_mask.api import checked, launches_of
 
         p, bias = case.problem, tensors.bias
         if bias is not None:
@@ -117,10 +129,12 @@ class BundledDynamicMask(AutogradTarget):
         if self.mutant:
             kernel_of(self.mutant)
         injection = f"dynamic_mask!{self.mutant}" if self.mutant else ""
+        found = []
         for given in calls(p, bias, tensors.q.device, OPTIONS.of(case)):
             settings = {name: given.pop(name) for name in ("deterministic", "num_splits") if name in given}
             call = checked(tensors.q, tensors.k, tensors.v, **given, injection=injection)
-            compile_launches(launches_of(call, p.backward, tensors.do, **settings))
+            found += launches_of(call, p.backward, tensors.do, **settings)
+        return found
 
     def forward(self, case: Case, tensors: Tensors) -> tuple[Tensor, Tensor | None]:
         """O and LSE. Raises DeviceError where the kernel's counts of tiles are not those of the mask."""

@@ -1,5 +1,7 @@
-"""Fewer kernels to compile: problems changed so that sessions draw few kernels' head dims, each with one dtype for a
-layout."""
+"""Fewer kernels to compile: problems changed so that sessions draw few kernels' head dims, each with one dtype.
+
+Padded and packed calls share kernels, whose offset of a batch entry shows in padded ones alone: so both layouts have
+the same dtype."""
 
 from __future__ import annotations
 
@@ -13,14 +15,13 @@ GPU_DIMS = (16, 32, 64, 96, 128, 256)
 
 
 def with_fewer_kernels(problem: Any, dims: tuple[int, ...], padded: tuple[int, ...] = ()) -> Any:
-    """The problem with the next of `dims`, whose place and the layout decide the dtype, and tiles of 64 or 128
-    queries. padded: head dims that stay, since kernels pad them to the next of `dims`."""
+    """The problem with the next of `dims`, whose place decides the dtype, and tiles of 64 or 128 queries. padded: head
+    dims that stay, since kernels pad them to the next of `dims`."""
     dim = next((dim for dim in dims if problem.dim <= dim), dims[-1])
-    odd = dims.index(dim) + (problem.layout == "packed")
     tile = 64 if problem.q_tile % 128 else 128
     return replace(
         problem,
         dim=problem.dim if problem.dim in padded else dim,
         q_tile=tile,
-        dtype="float16" if odd % 2 else "bfloat16",
+        dtype="float16" if dims.index(dim) % 2 else "bfloat16",
     )

@@ -2,6 +2,10 @@
 
 Such lists may be of sizes whose attention would take too long: the kernels work on up to 1,024 rows in a program. They
 are compared with those that tensor operations make (list_facts.py); sessions of blocksparse compare these with a mask.
+
+NOTE [ends] A program makes 128 rows, 16 by each of its unrolled instructions, and asks of each row whether its sequence
+has it. ENDS has a sequence that ends just before a row of each instruction, for tiles of 64 and of 128 queries. One has
+9 tiles of queries, of which the last sees a tile of keys more than a step of the loop over them takes.
 """
 
 from __future__ import annotations
@@ -26,6 +30,8 @@ from oracles.native_sparse.problem import NativeSparse
 from oracles.problem import AnyProblem, cumulative
 
 TILE = 128  # queries and keys of the largest tiles
+UNIT = 64  # of the smallest
+ENDS = (2, 9, 18, 25, 34, 36, 50, 66, 68, 82, 98, 100, 114, 132, 164, 196, 228)  # in units: NOTE [ends]
 
 
 def check(case: Case, injection: str, device: str) -> list[Finding]:
@@ -43,24 +49,40 @@ def check(case: Case, injection: str, device: str) -> list[Finding]:
 
 def calls_of(case: Case, injection: str, device: str) -> Iterator[Operands]:
     """The case's call and others like it, whose lists are made by kernels of their own or have other ends: all
-    causalities and both tiles of queries; no window; chosen groups; sequences that end where tiles do."""
+    causalities and both tiles of queries, in both layouts; no window; chosen groups; sequences that end where tiles
+    do; a short one."""
     own = operands_of(case.problem, injection, device)
-    for tile, causal in product(sorted({64, 128, own.settings.tile}), CAUSAL.values()):
-        yield replace(own, settings=replace(own.settings, tile=tile, causal=causal))
+    for like in (own, operands_of(other_layout(case.problem), injection, device)):
+        for tile, causal in product(sorted({64, 128, own.settings.tile}), CAUSAL.values()):
+            yield replace(like, settings=replace(like.settings, tile=tile, causal=causal))
     yield replace(own, settings=replace(own.settings, window=0))
     yield replace(own, settings=replace(own.settings, groups=1))
     yield operands_of(whole_tiles(case.problem), injection, device)
+    yield operands_of(short(case.problem), injection, device)
+
+
+def other_layout(problem: AnyProblem) -> NativeSparse:
+    """The problem in the other layout: padded, two sequences of the longest length; packed, NOTE [ends]."""
+    assert isinstance(problem, NativeSparse)
+    if problem.layout == "packed":
+        return structs.replace(problem, lengths=(problem.len_q,) * 2, layout="padded")
+    lengths = tuple(UNIT * n for n in ENDS)
+    return structs.replace(problem, lengths=lengths, layout="packed", heads_q=1, heads_kv=1)
 
 
 def whole_tiles(problem: AnyProblem) -> NativeSparse:
-    """The problem with lengths that are multiples of a tile; of packed sequences, one more that is nearly the
-    longest."""
+    """The problem with lengths that are multiples of a tile; of packed sequences, NOTE [ends]."""
     assert isinstance(problem, NativeSparse)
-    longest = max(problem.len_q // TILE, 1) * TILE
-    lengths = (longest,) * len(problem.lengths)
     if problem.layout == "packed":
-        lengths = (max(longest // TILE * 15 // 16, 1) * TILE, *(n // TILE * TILE for n in problem.lengths))
-    return structs.replace(problem, lengths=lengths)
+        return other_layout(structs.replace(problem, lengths=(problem.len_q,), layout="padded"))
+    return structs.replace(problem, lengths=(max(problem.len_q // TILE, 1) * TILE,) * max(len(problem.lengths), 2))
+
+
+def short(problem: AnyProblem) -> NativeSparse:
+    """The problem with a padded sequence of 9 tiles, NOTE [ends], all in the window."""
+    assert isinstance(problem, NativeSparse)
+    length = 9 * TILE
+    return structs.replace(problem, lengths=(length,), layout="padded", q_tile=TILE, window_size=length)
 
 
 def _check(operands: Operands, selection: Selection, *, backward: bool) -> list[Finding]:

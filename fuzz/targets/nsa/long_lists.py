@@ -23,7 +23,7 @@ SHAPES = (
 )
 ALONE = 4  # of five such cases make the lists alone, of these shapes and tokens: programs make 128 to 1,024 rows
 ALONE_SHAPES = ((1, 1, 1), (1, 2, 1), (2, 2, 2), (1, 8, 2))  # sequences, query heads, KV heads
-ALONE_TOKENS = (3000, 8192, 9000, 20_000, 66_000)
+ALONE_TOKENS = (3000, 9000, 20_000, 66_000, 66_000)
 ALONE_BLOCKS = (16, 16, 32, 48, 64, 128)
 MOST_ROWS = 1 << 17  # tokens of all heads
 ALONE_CHOSEN = (1, 3, 8, 16)
@@ -32,7 +32,7 @@ SHORT = (0, 1, 5, 63, 64, 65, 100, 128)  # tokens of the sequences beside the lo
 MOST_SHORT = 24
 DIMS = (16, 32, 64)
 BLOCKS = (16, 16, 32, 64)
-WINDOWS = (1, 16, 65, 200, 1200)
+WINDOWS = (0, 1, 16, 65, 200, 1200)
 CAUSAL: tuple[Causality, ...] = (True, True, "strict", False)
 LESS = (0, 0, 1, 17, 63)  # tokens
 

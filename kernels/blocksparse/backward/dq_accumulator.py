@@ -6,6 +6,10 @@ Threads come in groups of `Tiling.dq_threads`, all of them or a warpgroup, one g
 of thread t of a group is at (v // vector) * dq_threads * vector + t * vector + v % vector. Postprocess reads it in the
 same order, with the same `Product`.
 
+NOTE [dQ by dim] The transposed main loop computes dQ^T (dim, queries) at dim 128: a warpgroup has 64 columns of dQ as
+rows of its sums, and a tile lies as (2, tile_m / 8, 512): for each warpgroup eight queries after eight queries, each of
+them four adjacent values of 128 threads. So any run of queries in multiples of eight is adjacent in both halves.
+
 NOTE [deterministic adds] One int32 semaphore per (batch, head_q, m_block), zero before the launch. The CTA that adds
 block (n, m) waits until it equals the block's lock, adds, and releases it by adding one. Locks are ranks in launch
 order (`WriteOrder`), and CTAs take their places in launch order from a tile counter, so the oldest resident CTA never
@@ -43,7 +47,9 @@ def tile_number(tiles: Tiles, batch: Int32, head: Int32, begin: Int32, tile_m: c
 
 def dq_product(tiling: Tiling, dtype: type) -> Any:
     """dQ (step_m, dim) += dS (step_m, tile_n) K (tile_n, dim), whose accumulator is NOTE [dQ accumulator]'s
-    fragment: a Product, or GroupProduct."""
+    fragment: a Product, or GroupProduct. By dim it is dQ^T (dim, step_m) += K^T dS^T: NOTE [dQ by dim]."""
+    if tiling.dq_by_dim:
+        return GroupProduct(dtype, (tiling.dim, tiling.step_m, tiling.tile_n), (8, 1), transpose_a=True)
     kind: Any = GroupProduct if tiling.wgmma else Product
     shape = (tiling.step_m, tiling.dim, tiling.tile_n)
     return kind(dtype, shape, tiling.warps_dq, transpose_a=tiling.transposed, transpose_b=True)
@@ -94,11 +100,21 @@ def add_fragment(rdQ: cute.Tensor, tile: cute.Pointer, tidx: Int32, vector: cutl
             add_one(start + v * THREADS, flat[v])
 
 
+def group_offset(tiling: Tiling, step: Any, group: Any) -> Any:
+    """Floats from the start of a tile of queries to what a group of threads has of a step's dQ."""
+    half = tiling.dim // (THREADS // tiling.dq_threads)
+    if tiling.dq_by_dim:
+        return (group * tiling.tile_m + step * tiling.step_m) * half
+    return step * tiling.step_m * tiling.dim + group * tiling.step_m * half
+
+
 @cute.jit
-def read_fragment(rdQ: cute.Tensor, tile: cute.Pointer, tidx: Int32, tiling: cutlass.Constexpr):
-    """A thread's dQ from the step's tile: the reverse of `add_fragment`."""
+def read_fragment(
+    rdQ: cute.Tensor, tile: cute.Pointer, step: cutlass.Constexpr, tidx: Int32, tiling: cutlass.Constexpr
+):
+    """A thread's dQ of a step from the tile of queries: the reverse of `add_fragment`."""
     threads, vector = tiling.dq_threads, tiling.vector
-    first = tidx // threads * (threads * cute.size(rdQ)) + tidx % threads * vector
+    first = group_offset(tiling, step, tidx // threads) + tidx % threads * vector
     here, there = fragment_views(rdQ, tile + cute.assume(first, divby=vector), threads, vector)
     cute.autovec_copy(there, here)
 

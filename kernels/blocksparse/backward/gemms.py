@@ -46,29 +46,44 @@ def thread_products(tiling: Tiling, dtype: type, storage: Any, thread: Any) -> t
 
 
 @cute.jit
-def share(mma: cute.TiledMma, rD: cute.Tensor, sD: cute.Tensor, thread: Int32, wide: cutlass.Constexpr) -> None:
-    """Writes a thread's results of `mma` to shared memory, in 16 bits; wide: `Tiling.wide_stores`."""
+def share(
+    mma: cute.TiledMma,
+    rD: cute.Tensor,
+    sD: cute.Tensor,
+    thread: Int32,
+    wide: cutlass.Constexpr,
+    turned: cutlass.Constexpr = False,
+) -> None:
+    """Writes a thread's results of `mma` to shared memory, in 16 bits; wide: `Tiling.wide_stores`; turned: sD has the
+    result's columns as rows, which needs wide."""
     rounded = cute.make_rmem_tensor_like(rD, sD.element_type)
     rounded.store(rD.load().to(sD.element_type))
-    share_rounded(mma, rounded, sD, thread, wide)
+    share_rounded(mma, rounded, sD, thread, wide, turned)
 
 
 @cute.jit
 def share_rounded(
-    mma: cute.TiledMma, rounded: cute.Tensor, sD: cute.Tensor, thread: Int32, wide: cutlass.Constexpr = True
+    mma: cute.TiledMma,
+    rounded: cute.Tensor,
+    sD: cute.Tensor,
+    thread: Int32,
+    wide: cutlass.Constexpr = True,
+    turned: cutlass.Constexpr = False,
 ) -> None:
     """Writes results of `mma` that are in 16 bits already, likewise."""
     if cutlass.const_expr(is_of_groups(mma)):
         rounded = as_issued(rounded)
     atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), sD.element_type, num_bits_per_copy=32)
     if cutlass.const_expr(wide):
-        atom = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), sD.element_type)
+        atom = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=turned, num_matrices=4), sD.element_type)
+    if cutlass.const_expr(turned):
+        sD = transposed(sD)
     copy = cute.make_tiled_copy_C(atom, mma).get_slice(thread)
     cute.copy(copy, copy.retile(rounded), copy.partition_D(sD))
 
 
 @cute.jit
-def store_float32(
+def store_straight(
     mma: cute.TiledMma,
     rD: cute.Tensor,
     shape: cutlass.Constexpr,
@@ -87,3 +102,31 @@ def store_float32(
         if row < rows_left and column < dim:
             target = rows[0] + cute.assume(row * rows[1] + column, divby=2)
             cute.autovec_copy(values[None, pair], cute.make_tensor(target, cute.make_layout(2)))
+
+
+@cute.jit
+def store_turned(mma, rD, shape: cutlass.Constexpr, rows, rows_left: Int32, dim: Int32, thread: Int32) -> None:
+    """`store_float32` of results whose rows are the tile's columns."""
+    where = mma.get_slice(thread).partition_C(cute.make_identity_tensor((shape[1], shape[0])))
+    for i in cutlass.range_constexpr(cute.size(rD)):
+        column, row = where[i]
+        if row < rows_left and column < dim:
+            cute.make_tensor(rows[0] + (row * rows[1] + column), cute.make_layout(1))[0] = rD[i]
+
+
+@cute.jit
+def store_float32(
+    mma,
+    rD,
+    shape: cutlass.Constexpr,
+    rows,
+    rows_left: Int32,
+    dim: Int32,
+    thread: Int32,
+    by_dim: cutlass.Constexpr = False,
+) -> None:
+    """Writes a thread's results of a tile of `shape` to float32 rows; by_dim: `mma` has the tile's columns as rows."""
+    if cutlass.const_expr(by_dim):
+        store_turned(mma, rD, shape, rows, rows_left, dim, thread)
+    else:
+        store_straight(mma, rD, shape, rows, rows_left, dim, thread)

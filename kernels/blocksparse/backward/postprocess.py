@@ -107,12 +107,14 @@ class Postprocess:
         for step in cutlass.range_constexpr(tiling.steps):
             first_row = m_block * tiling.tile_m + step * tiling.step_m
             if first_row < seq_q.length:
-                rdQ = _registers(mma, thread, (tiling.step_m, tiling.dim))
-                offset = (tile * tiling.tile_m + step * tiling.step_m) * tiling.dim
-                read_fragment(rdQ, dq_sum + cute.assume(offset, divby=4), thread, tiling)
+                shape = (tiling.dim, tiling.step_m) if tiling.dq_by_dim else (tiling.step_m, tiling.dim)
+                rdQ = _registers(mma, thread, shape)
+                offset = tile * tiling.tile_m * tiling.dim
+                read_fragment(rdQ, dq_sum + cute.assume(offset, divby=4), step, thread, tiling)
                 rdQ.store(rdQ.load() * scale)
                 place = (batch, seq_q, first_row, head)
-                self.store(copy, mma, rdQ, sdQ, mdQ, place, thread, step + 1 < tiling.steps)
+                more = step + 1 < tiling.steps
+                self.store(copy, mma, rdQ, sdQ, mdQ, place, thread, more, tiling.dq_by_dim)
 
     @cute.jit
     def keys(self, mdKV, dkv_sum, keys, sizes, cta, group_split, copy, sdKV, thread) -> None:
@@ -134,16 +136,18 @@ class Postprocess:
                 self.store(copy, mma, rD, sdKV, mdKV[which], place, thread, which == 0)
 
     @cute.jit
-    def store(self, copy, mma, rD, sD, mD, place, thread, more: cutlass.Constexpr) -> None:
+    def store(
+        self, copy, mma, rD, sD, mD, place, thread, more: cutlass.Constexpr, by_dim: cutlass.Constexpr = False
+    ) -> None:
         """Writes a thread's share of a tile to an operand, rounded ones by way of sD. place: (batch, sequence, the
-        tile's first row in it, head); more: sD is written again."""
+        tile's first row in it, head); more: sD is written again; by_dim: `mma` has the tile's columns as rows."""
         tiling, (batch, seq, first_row, head) = self.tiling, place
         if cutlass.const_expr(self.float32):
             row = mD.at(batch, Int64(seq.begin) + first_row, head)
             shape = (cute.size(sD, mode=[0]), tiling.dim)
-            store_float32(mma, rD, shape, (row, mD.stride_row), seq.length - first_row, copy.dim, thread)
+            store_float32(mma, rD, shape, (row, mD.stride_row), seq.length - first_row, copy.dim, thread, by_dim)
         else:
-            share(mma, rD, sD, thread, tiling.wide_stores)
+            share(mma, rD, sD, thread, tiling.wide_stores, by_dim)
             cute.arch.sync_threads()
             row = mD.at(batch, Int64(seq.begin) + first_row, head)
             store_rows(copy, sD, (row, mD.stride_row), seq.length - first_row)

@@ -24,6 +24,7 @@ WARPS = THREADS // 32
 # Entries of the block lists in a circular buffer in shared memory: half of it is filled while the other is worked on.
 ENTRY_STAGES = 64
 HALF = ENTRY_STAGES // 2
+RUN_TILES, RUN_STEP = 5, 80  # tiles of 128 queries that are worked through in steps of 80
 STEP_GROUPS = 2  # alike with 1 where units are few, slower for short rows: docs/performance/log.md
 MMA_REGISTERS, SEMAPHORE_REGISTERS = 240, 24  # of a thread, beside semaphore warps; launched with 168
 
@@ -61,6 +62,7 @@ class Tiling:
     transposed   the main loop of transposed/kernel.py: S and dP have keys as rows, a warpgroup loads and adds dQ
     step_groups  where dQ is another kernel's, the main loop of transposed/mainloop_dkdv.py: so many warpgroups, 1 or 2,
                  take whole steps in turns; 0: another loop
+    runs         runs of unmasked tiles are worked through in steps of RUN_STEP queries: transposed/runs_kernel.py
     """
 
     tile_m: int
@@ -81,6 +83,7 @@ class Tiling:
     transposed: bool = False
     stages_q: int = 2
     step_groups: int = 0
+    runs: bool = False
 
     @property
     def threads(self) -> int:
@@ -100,9 +103,20 @@ class Tiling:
         return THREADS // 2 if self.transposed else THREADS
 
     @property
+    def dq_by_dim(self) -> bool:
+        """True where dQ is computed transposed, a warpgroup having half of its columns: NOTE [dQ by dim] of
+        dq_accumulator.py."""
+        return self.transposed and self.dim == 128
+
+    @property
     def steps(self) -> int:
         """Iterations per block."""
         return self.tile_m // self.step_m
+
+    @property
+    def stage_rows(self) -> int:
+        """Queries that a stage of Q, dO or dS has room for."""
+        return RUN_STEP if self.runs else self.step_m
 
     @property
     def adds_late(self) -> bool:
@@ -117,10 +131,10 @@ class Tiling:
     @property
     def shared_bytes(self) -> int:
         """Shared memory that the kernel asks for, in bytes."""
-        sums = 4 * self.step_m * self.dim * self.transposed
+        sums = 4 * self.stage_rows * self.dim * self.transposed
         sums += 2 * self.step_m * (self.dim + 2) * (self.stages_q - self.stages) * (self.step_groups > 0)
         scores = self.stages_p * (not self.transposed) + self.stages_ds
-        return _shared_bytes(self.step_m, self.tile_n, self.dim, self.stages, scores) + sums
+        return _shared_bytes(self.stage_rows, self.tile_n, self.dim, self.stages, scores) + sums
 
     @property
     def groups(self) -> int:
@@ -133,10 +147,11 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     """The tiling of a backward or postprocess variant on an arch such as "sm_90a".
 
     `variant.tuning` may set step_m, stages, stages_ds and wide_stores (0 or 1). By wgmma it may also set transposed: 0
-    asks for the straight loop where tiles have 128 keys. With that loop it may set stages_p (1 or 2), for tiles of 64
-    keys, and releaser (0 or 1), with ordered adds: a warp that releases the semaphores. By mma.sync it may set the m
-    warps of each product: warps_s, warps_dkv, warps_dq. Raises ValueError for a tiling that does not fit (registers and
-    shared memory: NOTE [large dims]; warps; wgmma) and for unknown names.
+    asks for the straight loop where tiles have 128 keys; and runs: 0 asks for steps of 64 queries alone. With the
+    straight loop it may set stages_p (1 or 2), for tiles of 64 keys, and releaser (0 or 1), with ordered adds: a warp
+    that releases the semaphores. By mma.sync it may set the m warps of each product: warps_s, warps_dkv, warps_dq.
+    Raises ValueError for a tiling that does not fit (registers and shared memory: NOTE [large dims]; warps; wgmma) and
+    for unknown names.
     """
     tile_m, tile_n, dim = variant.tile_m, variant.tile_n, variant.dim_padded
     number = int("".join(c for c in arch if c.isdigit()))
@@ -147,7 +162,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     if unknown := sorted(
         set(overrides)
         - {"step_m", "stages", "stages_ds", "stages_p", "wide_stores", "releaser", "warps_s", "warps_dkv", "warps_dq"}
-        - {"transposed", "step_groups"}
+        - {"transposed", "step_groups", "runs"}
     ):
         raise ValueError(f"variant.tuning has {unknown}, which the backward kernel does not know")
     wgmma = variant.products == "wgmma"
@@ -208,7 +223,9 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
     warpgroup has half of the keys in S, dP, dK and dV, and in dQ half of the queries or of the columns."""
     tile_m, tile_n, dim = variant.tile_m, variant.tile_n, variant.dim_padded
     step_m = overrides.get("step_m", 128) if dim == 64 and tile_m == 128 else 64
-    chosen = {"transposed": 1, "step_m": step_m, "stages": 2, "stages_ds": 2, "wide_stores": 1}
+    may_run = (dim, tile_m) == (128, 128) and not variant.deterministic and not variant.softcap
+    runs = overrides.get("runs", 1) if may_run else 0
+    chosen = {"transposed": 1, "step_m": step_m, "stages": 2, "stages_ds": 2, "wide_stores": 1, "runs": runs}
     wrong = {name: value for name, value in overrides.items() if chosen.get(name) != value}
     if variant.products != "wgmma" or tile_n != 128 or wrong or step_m not in (64, 128):
         raise ValueError(
@@ -230,6 +247,7 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
         True,
         wgmma=True,
         transposed=True,
+        runs=bool(runs) and variant.kind == "backward",
     )
 
 

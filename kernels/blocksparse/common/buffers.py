@@ -52,5 +52,11 @@ def wait_empty(buffers: Buffers, step: Int32) -> None:
 def release(buffers: Buffers, step: Int32) -> None:
     """Releases the buffer of this step for this warp, which has read what it needs of it."""
     cute.arch.sync_warp()
+    release_multiplied(buffers, step)
+
+
+@cute.jit
+def release_multiplied(buffers: Buffers, step: Int32) -> None:
+    """`release` where only the warp's products have read the buffer: its lanes met when they waited for those."""
     if cute.arch.lane_idx() == 0:
         cute.arch.mbarrier_arrive(buffers.empty + stage_of(step, buffers.stages))

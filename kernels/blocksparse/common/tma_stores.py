@@ -8,7 +8,7 @@ import cutlass
 from cutlass import Int32, Int64, cute
 
 from kernels.blocksparse.common.tile_loads import TileCopy
-from kernels.blocksparse.common.tma_loads import TileLoads
+from kernels.blocksparse.common.tma_loads import BulkOperand, TileLoads
 
 
 class TileStore(TileLoads):
@@ -16,7 +16,12 @@ class TileStore(TileLoads):
 
     operand, place, sX, dim   as those of TileLoads; the tensor map is one for stores
     functions                 whole of tma_loads.py and wait_read below, or a mutant's
+    stage                     of sX
     """
+
+    def __init__(self, operand: BulkOperand, place, sX: cute.Tensor, dim: Int32, functions: dict, stage: int = 0):
+        super().__init__(operand, place, sX, dim, functions)
+        self.stage = stage
 
     def first_row(self):
         """(address, stride of rows) of the tile."""
@@ -39,7 +44,7 @@ def store(tile: TileStore, left: Int32) -> None:
 @cute.jit
 def store_whole(tile: TileStore) -> None:
     """By TMA, one thread of the warp: a store elects none itself, unlike a load."""
-    gX, sX = tile.part(Int32(0), Int32(0))
+    gX, sX = tile.part(Int32(0), Int32(tile.stage))
     wait = tile.functions["wait_read"]
     if cute.arch.lane_idx() == 0:
         cute.copy(tile.operand.atom, sX, gX)
@@ -60,7 +65,7 @@ def store_rows(tile: TileStore, left: Int32) -> None:
 def store_few(tile: TileStore, copy: TileCopy, i: Int32, left: Int32) -> None:
     """Those rows that the lanes copy with one instruction each, or `left` if that is less."""
     (pointer, stride), few = tile.first_row(), copy.rows_per_pass
-    sX = cute.local_tile(tile.sX[None, None, 0], (few, tile.dim_padded), (i, 0))
+    sX = cute.local_tile(tile.sX[None, None, tile.stage], (few, tile.dim_padded), (i, 0))
     copy.store(sX, pointer + cute.assume(i * few * stride, divby=8), stride, left)
 
 

@@ -94,7 +94,12 @@ def _backward_kernel(variant: Variant, arch: str, injection: Injection) -> Any:
         from kernels.blocksparse.backward.transposed.dkdv_kernel import KeyGradients
 
         return KeyGradients(variant, arch, injection)
-    if choose_tiling(variant, arch).transposed:
+    tiling = choose_tiling(variant, arch)
+    if tiling.runs:
+        from kernels.blocksparse.backward.transposed.runs_kernel import RunsBackward
+
+        return RunsBackward(variant, arch, injection)
+    if tiling.transposed:
         from kernels.blocksparse.backward.transposed.kernel import TransposedBackward
 
         return TransposedBackward(variant, arch, injection)
@@ -105,7 +110,7 @@ def _blackwell_kernel(variant: Variant, arch: str, injection: Injection) -> Any:
     if variant.kind == "forward":
         from kernels.blocksparse.forward.blackwell.kernel import BlackwellForward
 
-        return BlackwellForward(variant, injection)
+        return BlackwellForward(variant, arch, injection)
     if variant.kind == "backward":
         from kernels.blocksparse.backward.blackwell.kernel import BlackwellBackward
 

@@ -79,15 +79,33 @@ def fill_one(copy: TileCopy, buffers: Buffers, step: Int32, rows, sX: cute.Tenso
 
 
 @cute.jit
-def fill_all(w, buffers: Buffers, tiles: TileLoads, sPlace: cute.Tensor, before: Int32) -> None:
-    """A warp that loads by TMA: K or V of all steps of a tile of queries. sPlace, before: as those of `fill`."""
+def fill_all(
+    w,
+    buffers: Buffers,
+    tiles: TileLoads,
+    sPlace: cute.Tensor,
+    before: Int32,
+    lead: cutlass.Constexpr = 0,
+    next_due: cutlass.Constexpr = 0,
+) -> None:
+    """A warp that loads by TMA: K or V of all steps of a tile of queries. sPlace, before: as those of `fill`.
+
+    lead, next_due   the warp arrives at this named barrier when `lead` of the tile's steps are left, or at once where
+                     it has fewer; 0: it does not
+    """
     step, stages = w.tuning.step, w.tuning.stages
     steps_per_block = w.variant.tile_n // step
     n_steps = w.tile_iterator.entries * steps_per_block
     wait, keys_left, block = w.wait_empty, w.keys_left, Int32(0)
     if n_steps > 0:
         block = listed(w.tile_iterator, Int32(0))
+    if cutlass.const_expr(lead):  # noqa: SIM102  (decided when the kernel is built)
+        if n_steps < lead:
+            cute.arch.barrier_arrive(barrier_id=next_due, number_of_threads=64)
     for s in cutlass.range(n_steps):
+        if cutlass.const_expr(lead):  # noqa: SIM102
+            if s == n_steps - lead:
+                cute.arch.barrier_arrive(barrier_id=next_due, number_of_threads=64)
         first_key = block * w.variant.tile_n + s % steps_per_block * step
         if s + 1 < n_steps:
             block = listed(w.tile_iterator, (s + 1) // steps_per_block)

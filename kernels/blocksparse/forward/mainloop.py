@@ -231,6 +231,7 @@ def load_words(w: Work, entry: Int32, slot: Int32, first_key: Int32, first_colum
 @cute.jit
 def prepare(w: Work, acc_s: cute.Tensor, entry: Int32, first_key: Int32) -> None:
     """Cap and mask the scores of a step, and bring the rows' references up to date with them."""
+    cap_scores(w, acc_s)
     mask_scores(w, acc_s, masks(w, entry, first_key), first_key)
     rescale(w, layouts.rows_columns(acc_s))
 
@@ -241,17 +242,18 @@ def masks(w: Work, entry: Int32, first_key: Int32) -> Int32:
     return mask_words.branch((entry < w.tile_iterator.n_partial) | (first_key + w.tuning.step > w.length_k))
 
 
-@cute.jit
-def mask_scores(w: Work, acc_s: cute.Tensor, masked: Int32, first_key: Int32, words=None) -> None:
-    """Cap the scores of a step, and replace those that its mask forbids. masked: of `masks`; words: (entry, slot, first
-    column) where the mask's words are yet to be loaded."""
-    if cutlass.const_expr(w.variant.softcap):
+def cap_scores(w: Work, acc_s: cute.Tensor) -> None:
+    """Cap the scores of a step, where the variant does."""
+    if w.variant.softcap:
         acc_s.store(tanh(acc_s.load() * w.to_tanh))
+
+
+@cute.jit
+def mask_scores(w: Work, acc_s: cute.Tensor, masked: Int32, first_key: Int32) -> None:
+    """Replace the scores of a step that its mask forbids. masked: of `masks`."""
     acc_s_mn = layouts.rows_columns(acc_s)
     keep = w.keep_keys
     for _ in cutlass.range(masked):
-        if cutlass.const_expr(words is not None):
-            load_words(w, words[0], words[1], first_key, words[2])
         keep(w.mask_rows, w.length_k - first_key)
         mask_words.apply(w.mask_rows, acc_s_mn, -Float32.inf)
 

@@ -39,7 +39,8 @@ from kernels.blocksparse.planner.group_split import (
     L2_BYTES,
     PAIRS,
     SLOTS,
-    group_split_under,
+    choose_group_split,
+    in_step_group_split,
     ordered_concurrent_pairs,
     unit_bytes,
 )
@@ -146,7 +147,7 @@ def backward(
     blocks         with backward lists; deterministic: its order, computed here where it has none
     deterministic  adds to dQ happen in the order of blocks.schedule; else atomically, in any order
     pairs          concurrent (sequence, unit) pairs; None: `concurrent_pairs`
-    group_split    units of each KV head, a divisor of its query heads; None: as `group_split_under` says, or as the
+    group_split    units of each KV head, a divisor of its query heads; None: as `group_split_of` says, or as the
                    workspace has
     separate_dq    dQ by the dQ kernel, where `may_separate_dq`: no adds to dQ, so gradients are deterministic always;
                    or as the workspace has it
@@ -254,14 +255,14 @@ def make_workspace(
     separate_dq: bool = False,
 ) -> Workspace:
     """Memory for one backward pass, on q's device, not initialised: 4 bytes · dim_padded per query and head, which a
-    separate dQ does without, and little more; where groups are split (group_split; None: `group_split_under`), twice
+    separate dQ does without, and little more; where groups are split (group_split; None: `group_split_of`), twice
     that per key and unit."""
     batch, heads_q, heads_kv, m_blocks, tile_m = sequences.batch, *heads_of(q, k), blocks.m_blocks, blocks.tile_m
     n_blocks, tile_n = 0 if blocks.backward is None else blocks.backward.rows, blocks.tile_n
     tiles = (m_blocks, batch * m_blocks) if q.dim() == 4 else (1, q.shape[0] // tile_m + batch)
     key_tiles = (n_blocks, batch * n_blocks) if q.dim() == 4 else (1, k.shape[0] // tile_n + batch)
     if group_split is None:
-        group_split = group_split_under(blocks.schedule, batch, heads_q, heads_kv, m_blocks, n_blocks, deterministic)
+        group_split = group_split_of(blocks, batch, heads_q, heads_kv, deterministic)
     rows, dim = heads_q * tiles[1] * tile_m, padded_dim(q.shape[-1])
     floats = torch.empty(rows * (2 if separate_dq else dim + 2), dtype=torch.float32, device=q.device)
     lse2, delta, dq_sum = floats.split([rows, rows, floats.numel() - 2 * rows])
@@ -272,6 +273,17 @@ def make_workspace(
     semaphores = ints[1:].view(batch, heads_q, locks)
     sums = None if separate_dq else dq_sum
     return Workspace(sums, dkv_sum, lse2, delta, ints[:1], semaphores, tiles, key_tiles, group_split)
+
+
+def group_split_of(blocks: BlockSparse, batch: int, heads_q: int, heads_kv: int, deterministic: bool) -> int:
+    """Units of each KV head, of blocks with backward lists: `choose_group_split`; where adds are ordered what the
+    schedule was computed for, or of CTAs in step `in_step_group_split`."""
+    if deterministic and blocks.schedule.group_split is not None:
+        return blocks.schedule.group_split
+    shape = (batch, heads_q, heads_kv, blocks.m_blocks, 0 if blocks.backward is None else blocks.backward.rows)
+    if deterministic and in_step(blocks):
+        return in_step_group_split(*shape)
+    return choose_group_split(*shape, deterministic)
 
 
 def heads_of(q: Tensor, k: Tensor) -> tuple[int, int]:

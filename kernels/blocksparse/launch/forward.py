@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from kernels.blocksparse.compile.runtime import arch_of, launch
+from kernels.blocksparse.forward.hopper.tuning import hopper_tuning
 from kernels.blocksparse.lists.lpt import even_share
 from kernels.blocksparse.lists.types import Band, Bits, BlockList, BlockMask, BlockSparse, Intervals
 from kernels.blocksparse.spec.injection import NO_HOST_INJECTION, HostInjection
 from kernels.blocksparse.spec.signature import OPERAND_STRIDES
 from kernels.blocksparse.spec.variant import (
+    LARGE_TILES,
     NO_INJECTION,
-    WIDE,
-    WIDEST_DIM,
     Injection,
     Variant,
     forward_products,
@@ -113,11 +113,12 @@ def forward_lists(q: Tensor, blocks: BlockSparse, products: str | None = None) -
     """The lists that the forward kernel of this problem takes: those of wide tiles, where there are some and it has
     such tiles. products: as for `forward_variant`."""
     wide = blocks.wide
-    if wide is None or padded_dim(q.shape[-1]) > WIDEST_DIM:
+    if wide is None:
         return blocks
     if products is None and q.device.type == "cuda":
-        products = forward_products(arch_of(q.device), WIDE)
-    return wide if products == "wgmma" else blocks
+        products = forward_products(arch_of(q.device), wide.tile_m)
+    tile_m, most = LARGE_TILES.get(products or "", (0, 0))
+    return wide if wide.tile_m == tile_m and padded_dim(q.shape[-1]) <= most else blocks
 
 
 def resident_ctas(variant: Variant, q: Tensor) -> int | None:
@@ -126,7 +127,7 @@ def resident_ctas(variant: Variant, q: Tensor) -> int | None:
         return None
     if q.device.type != "cuda":
         return EMULATED
-    return dict(variant.tuning).get("ctas", 1) * multiprocessors(q.device)
+    return hopper_tuning(variant).ctas * multiprocessors(q.device)
 
 
 @lru_cache

@@ -47,7 +47,7 @@ def band(
     device: torch.device | str | None = None,
     capacity: tuple[int, int] | None = None,
     longest: tuple[int, int] | None = None,
-    wide: bool = False,
+    wide: bool | int = False,
 ) -> BlockSparse:
     """Query q sees keys k with -left <= k - (q + offset) <= right; None leaves a side open.
 
@@ -59,8 +59,8 @@ def band(
     backward  also make backward lists and ranks
     capacity  (partial, full) elements of the index tensors, and longest (queries, keys): with both the device is asked
               nothing, see build.py
-    wide      also make lists of tiles of 192 queries, which Hopper's forward kernel takes up to head dim 64; not with a
-              capacity
+    wide      also make lists of larger tiles: 192 queries (or True), which Hopper's forward kernel takes up to head dim
+              64, or 256, which Blackwell's takes up to 128; not with a capacity
     """
     if wide and capacity is not None:
         raise ValueError("wide: needs capacity None, as lists of wide tiles have other sizes")
@@ -85,7 +85,8 @@ def band(
     if not wide:
         return blocks
     options: Any = {"align": align, "tile_n": tile_n, "device": device, "longest": longest}
-    beside = band(lengths_q, lengths_k, left=left, right=right, tile_m=WIDE, backward=False, **options)
+    tile_m = WIDE if wide is True else wide
+    beside = band(lengths_q, lengths_k, left=left, right=right, tile_m=tile_m, backward=False, **options)
     return replace(blocks, wide=beside)
 
 

@@ -19,7 +19,7 @@ from kernels.blocksparse.lists.schedule import ASCENDING, Schedule, permutation
 from kernels.blocksparse.lists.transpose import with_backward
 from kernels.blocksparse.lists.types import BlockList, BlockLists, BlockMask, BlockSparse, exclusive_sum
 from kernels.blocksparse.lists.write_order import with_order
-from kernels.blocksparse.spec.variant import WIDE
+from kernels.blocksparse.spec.variant import PAIR, WIDE
 
 TILES = (64, 128)
 Align = Literal["top_left", "bottom_right"]
@@ -65,10 +65,10 @@ def shape_of(
     """Lengths given as a number (for all sequences), numbers, or an integer tensor (batch,).
 
     longest  (longest_q, longest_k), so that lengths on a device need not be asked
-    Raises ValueError for tiles other than 64 and 128 (tile_m: and 192), lengths of unequal number, negative ones (those
-    of a tensor are looked at where `longest` is not given).
+    Raises ValueError for tiles other than 64 and 128 (tile_m: and 192 and 256), lengths of unequal number, negative
+    ones (those of a tensor are looked at where `longest` is not given).
     """
-    for name, tile, tiles in (("tile_m", tile_m, (*TILES, WIDE)), ("tile_n", tile_n, TILES)):
+    for name, tile, tiles in (("tile_m", tile_m, (*TILES, WIDE, PAIR)), ("tile_n", tile_n, TILES)):
         if tile not in tiles:
             raise ValueError(f"{name}: needs one of {tiles}, got {tile}")
     (len_q, longest_q, given_q), (len_k, longest_k, given_k) = (
@@ -109,9 +109,9 @@ def finished(
     backward: bool,
 ) -> BlockSparse:
     """Forward lists completed by all that is derived from them: backward lists, ranks and launch orders. schedule: None
-    for LPT: the longest KV tiles first. Raises ValueError for backward lists of tiles of 192 queries."""
-    if backward and shape.tile_m == WIDE:
-        raise ValueError(f"tile_m: needs one of {TILES} for backward lists, got {WIDE}; backward=False makes none")
+    for LPT: the longest KV tiles first. Raises ValueError for backward lists of tiles of 192 or 256 queries."""
+    if backward and (tile_m := shape.tile_m) not in TILES:
+        raise ValueError(f"tile_m: needs one of {TILES} for backward lists, got {tile_m}; backward=False makes none")
     blocks = BlockSparse(forward, None, mask, shape.tile_m, shape.tile_n, schedule or ASCENDING)
     if not backward:
         return with_lpt_order(blocks)
@@ -131,10 +131,11 @@ def dense(
     schedule: Schedule = ASCENDING,
     backward: bool = True,
     device: torch.device | str | None = None,
-    wide: bool = False,
+    wide: bool | int = False,
 ) -> BlockSparse:
-    """Lists for queries that see every key of their sequence: all blocks are full. wide: also of tiles of 192 queries,
-    which Hopper's forward kernel takes up to head dim 64."""
+    """Lists for queries that see every key of their sequence: all blocks are full. wide: also of larger tiles, 192
+    queries (or True), which Hopper's forward kernel takes up to head dim 64, or 256, which Blackwell's takes up to
+    128."""
     shape = shape_of(lengths_q, lengths_k, tile_m, tile_n, device)
     stop = torch.where(tile_starts(shape) < shape.len_q[:, None], ceil_div(shape.len_k, tile_n)[:, None], 0)
     stop = stop[:, None, :, None]
@@ -143,7 +144,10 @@ def dense(
     blocks = finished(BlockLists(nothing, full), None, shape, schedule, backward)
     if not wide:
         return blocks
-    return replace(blocks, wide=dense(lengths_q, lengths_k, tile_m=WIDE, tile_n=tile_n, backward=False, device=device))
+    tile_m = WIDE if wide is True else wide
+    return replace(
+        blocks, wide=dense(lengths_q, lengths_k, tile_m=tile_m, tile_n=tile_n, backward=False, device=device)
+    )
 
 
 def tile_starts(shape: Shape) -> Tensor:

@@ -197,8 +197,9 @@ class BlockSparse:
     lpt       launch orders of the forward and of the atomic backward pass; None: by the mask, and by the schedule
     merged    in what order the backward pass visits a row's blocks: ascending, partial and full ones merged, which
               needs rows of backward lists that ascend; else first the partial ones, then the full ones, as listed
-    wide      lists of the same mask over tiles of 192 queries, without backward lists: the forward pass takes these
-              where a kernel has such tiles (NOTE [wide tiles] of forward/hopper/tuning.py); None: there are none
+    wide      lists of the same mask over tiles of 192 or 256 queries, without backward lists: the forward pass takes
+              these where its kernel has such tiles (NOTE [wide tiles] of forward/hopper/tuning.py, NOTE [two query
+              tiles] of forward/blackwell/kernel.py); None: there are none
     """
 
     forward: BlockLists

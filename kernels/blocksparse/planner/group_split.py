@@ -15,7 +15,6 @@ heads that is twice the sums of dQ.
 from __future__ import annotations
 
 from kernels.blocksparse.lists.lpt import even_share
-from kernels.blocksparse.lists.schedule import Schedule
 from kernels.blocksparse.spec.variant import padded_dim
 
 SLOTS = 132  # multiprocessors of an H100 and of an H200, each with one CTA
@@ -108,13 +107,17 @@ def separate_traffic(
     return max(PRODUCTS * reads, missed * reads + sums) + sums
 
 
-def group_split_under(
-    schedule: Schedule, batch: int, heads_q: int, heads_kv: int, m_blocks: int, n_blocks: int, deterministic: bool
-) -> int:
-    """`choose_group_split`, or what a computed schedule was made for where adds are ordered."""
-    if deterministic and schedule.group_split is not None:
-        return schedule.group_split
-    return choose_group_split(batch, heads_q, heads_kv, m_blocks, n_blocks, deterministic)
+def in_step_group_split(batch: int, heads_q: int, heads_kv: int, m_blocks: int, n_blocks: int) -> int:
+    """Units where adds are ordered and each CTA visits its dQ tiles a step behind the one before: the most, up to MANY
+    CTAs and LEAST tiles for each, and `choose_group_split`'s at least.
+
+    In step, the longest CTAs of a causal mask are launched last, and the pass ends as they do: the fewer heads a CTA
+    goes through, the less it has left when the others are done.
+    """
+    group, ctas = heads_q // max(heads_kv, 1), batch * heads_kv * n_blocks
+    least = choose_group_split(batch, heads_q, heads_kv, m_blocks, n_blocks, True)
+    splits = (p for p in range(least, group + 1) if group % p == 0)
+    return max((p for p in splits if p * ctas <= MANY and group // p * m_blocks >= LEAST), default=least)
 
 
 def unit_bytes(rows: int, heads: int, dim: int, sums: bool = True) -> int:

@@ -18,6 +18,11 @@ TILES = (64, 128)
 # Queries of the wide tile: three warpgroups of 64 rows. NOTE [wide tiles] of forward/hopper/tuning.py
 WIDE = 192
 WIDEST_DIM = 64  # the largest padded head dim that it has registers for
+# Queries of two tiles of tcgen05, by one CTA. NOTE [two query tiles] of forward/blackwell/kernel.py
+PAIR = 256
+PAIR_DIM = 128  # the largest padded head dim that they have tensor memory for
+# products → the queries of a large tile of the forward kernel, and its largest padded head dim
+LARGE_TILES = {"wgmma": (WIDE, WIDEST_DIM), "tcgen05": (PAIR, PAIR_DIM)}
 # tile_n → the head dim up to which its gradients fit into registers: NOTE [large dims] of backward/tiling.py
 LARGEST_DIM = {64: 256, 128: 128}
 MASKS = ("none", "bits", "intervals", "band")
@@ -33,6 +38,7 @@ OF_TCGEN05 = (
     *("wait_scored", "wait_added", "wait_loaded", "wait_stored", "fence_after", "release_keys", "free_columns"),
     *OF_TMA,
     *("whole_output", "fence_output", "wait_read"),
+    *("rows_of_tile", "first_column", "reads_last", "own_barrier", "meet_all", "power_of"),
 )
 # Injection points of the backward kernel that only the one with products by tcgen05 has
 BACKWARD_OF_TCGEN05 = (
@@ -52,14 +58,14 @@ class Variant:
     kind            forward, preprocess, dq, backward or postprocess
     dtype           of q, k, v, o and their gradients
     dim_padded      one of PADDED_DIMS: the head dim that the tiles are laid out for; the true one is an argument
-    tile_m, tile_n  queries and keys of a tile, which is the block of the lists: 64 or 128; forward by wgmma also 192
-                    queries, up to WIDEST_DIM
+    tile_m, tile_n  queries and keys of a tile, which is the block of the lists: 64 or 128; forward also the queries of
+                    LARGE_TILES
     mask            where the mask of partial blocks comes from. none: partial blocks are treated as full ones; bits:
                     packed words; intervals: bounds per row; band: left and right around a diagonal, from scalars
     deterministic   backward: ordered adds to dQ
     softcap         scores are cap · tanh(score / cap)
     products        mma: mma.sync of a warp, on every arch; wgmma: of a warpgroup, on sm_90a; tcgen05: into tensor
-                    memory, on sm_100a and sm_103a (forward: tiles of 128 queries). Backward and its postprocess have
+                    memory, on sm_100a and sm_103a (forward: 128 or 256 queries). Backward and its postprocess have
                     the last two where `backward_products` says so
     tuning          overrides of the defaults of forward/tuning.py (hopper/ and blackwell/ have their own) and
                     backward/tiling.py, as sorted (name, value) pairs
@@ -88,7 +94,7 @@ class Variant:
             ("kind", KINDS),
             ("dtype", DTYPES),
             ("dim_padded", PADDED_DIMS),
-            ("tile_m", (*TILES, WIDE)),
+            ("tile_m", (*TILES, WIDE, PAIR)),
             ("tile_n", TILES),
             ("mask", MASKS),
             ("products", PRODUCTS),
@@ -107,11 +113,13 @@ class Variant:
             raise ValueError(f"variant.products is {self.products!r}; the dq kernel has 'wgmma' alone")
         if self.products != "mma" and self.kind == "preprocess":
             raise ValueError(f"variant.products {self.products} is for kernels that multiply, not for {self.kind}")
-        if self.tile_m == WIDE and (self.kind != "forward" or self.products != "wgmma" or self.dim_padded > WIDEST_DIM):
-            raise ValueError(
-                f"variant.tile_m {WIDE} is for the forward kernel by wgmma up to head dim {WIDEST_DIM}, not for "
-                f"{self.kind} by {self.products} at {self.dim_padded}"
-            )
+        for products, (tile_m, most) in LARGE_TILES.items():
+            there = self.kind == "forward" and self.products == products and self.dim_padded <= most
+            if self.tile_m == tile_m and not there:
+                raise ValueError(
+                    f"variant.tile_m {tile_m} is for the forward kernel by {products} up to head dim {most}, not for "
+                    f"{self.kind} by {self.products} at {self.dim_padded}"
+                )
         if tuple(sorted(self.tuning)) != self.tuning:
             raise ValueError(f"variant.tuning must be sorted (name, value) pairs, not {self.tuning!r}")
 
@@ -133,7 +141,7 @@ class Variant:
 def forward_products(arch: str, tile_m: int) -> str:
     """The products of the forward kernel that are the fastest on an arch, of those that were timed there: tcgen05 was
     not, as no GPU of its kind has run it."""
-    return "wgmma" if arch == "sm_90a" and tile_m in (128, WIDE) else "mma"
+    return "wgmma" if arch == "sm_90a" and tile_m in (*TILES, WIDE) else "mma"
 
 
 def backward_products(products: str, tile_n: int, dim_padded: int, tile_m: int = 128) -> str:

@@ -12,6 +12,7 @@ from cutlass import Boolean, Int32, cute
 
 from kernels.blocksparse.common import tcgen05
 from kernels.blocksparse.common.buffers import Buffers
+from kernels.blocksparse.forward.blackwell import exponentials
 from kernels.mutants.blocksparse.registration import register_mutant
 
 
@@ -185,4 +186,12 @@ register_mutant(
     "tcgen05: a CTA exits, and the next one takes its shared memory, while TMA may still read O there.",
     "PTX ISA, cp.async.bulk.wait_group.read; invented for the end of a CTA",
     forward={"wait_read": _nothing},
+)
+
+
+register_mutant(
+    "exponent_of_forbidden_keys_wraps",
+    "tcgen05: exponentials by polynomials are bounded one power of two too low, where the exponent's bits wrap.",
+    "invented, after 2^x with whole and fractional part as FlashAttention-4 has it",
+    forward={"power_of": lambda pair: exponentials.by_polynomial(pair, exponentials.LEAST - 1)},
 )

@@ -17,6 +17,7 @@ from kernels.mutants.blocksparse.table import injections_for
 from kernels.mutants.nsa import separate_dq  # noqa: F401  (registers its own)
 from kernels.mutants.nsa.registration import MUTANTS, register_mutant
 from kernels.nsa.choice import allowed_blocks
+from kernels.nsa.choose import may_choose
 from kernels.nsa.compress import project_backward
 from kernels.nsa.config import GROUP
 from kernels.sdpa.tiles import round_to, widen
@@ -30,12 +31,22 @@ def _and_the_next(block: Tensor, tile: Tensor, size: int, per_tile: int, causal:
     return block * size <= (tile + 1) * per_tile
 
 
+@triton.jit
+def _and_the_next_in_a_kernel(block, tile, size, per_tile, CAUSAL: tl.constexpr):
+    if CAUSAL == 1:
+        found = block * size <= (tile + 1) * per_tile
+    else:
+        found = may_choose(block, tile, size, per_tile, CAUSAL)
+    return found
+
+
 register_mutant(
     "future_block_selected",
     "A tile may also select the block that begins where it ends: its causal mask hides all of it, and the block that "
     "would have come instead is missing.",
     "invented, after MSLK: future iff j · size >= (tile + 1) · 256, with > for >=",
     allowed_blocks=_and_the_next,
+    may_choose=_and_the_next_in_a_kernel,
 )
 
 
@@ -45,11 +56,34 @@ def _of_the_tile_before(block: Tensor, tile: Tensor, size: int, per_tile: int, c
     return block * size < tile * per_tile
 
 
+@triton.jit
+def _of_the_tile_before_in_a_kernel(block, tile, size, per_tile, CAUSAL: tl.constexpr):
+    if CAUSAL == 1:
+        found = block * size < tile * per_tile
+    else:
+        found = may_choose(block, tile, size, per_tile, CAUSAL)
+    return found
+
+
 register_mutant(
     "own_tile_not_selectable",
     "A tile may select the blocks before it alone, none of its own.",
     "invented, after MSLK: (tile + 1) · 256 in the causal rule, with tile · 256 for it",
     allowed_blocks=_of_the_tile_before,
+    may_choose=_of_the_tile_before_in_a_kernel,
+)
+
+
+@triton.jit
+def _less_than_the_places(rank, places):
+    return rank < places
+
+
+register_mutant(
+    "smallest_chosen_left_out",
+    "Where a tile may select more blocks than it has places for, the one of the smallest chosen score is missing.",
+    "invented, after a top k by a threshold: score > threshold, with >= and a count of those that equal it",
+    is_first=_less_than_the_places,
 )
 
 register_mutant(

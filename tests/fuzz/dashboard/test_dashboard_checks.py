@@ -9,7 +9,7 @@ import msgspec
 
 from fuzz.dashboard.checks.github import summary, workflow_commands
 from fuzz.dashboard.checks.junit import junit
-from fuzz.dashboard.model import Site
+from fuzz.dashboard.model import Site, StageEnd
 
 
 def test_each_signature_is_a_test_case_of_its_target(site: Site) -> None:
@@ -49,6 +49,12 @@ def test_the_summary_is_markdown_in_which_names_stay_text(site: Site) -> None:
     rows = [line for line in text.splitlines() if line.startswith("| ") and "---" not in line]
     assert all(line.replace("\\|", "").count("|") == 6 for line in rows) and len(rows) == 1 + site.news.open
     assert "torch 2.12.0 → 2.13.0" in text
+
+
+def test_a_stage_that_failed_is_in_the_summary(site: Site) -> None:
+    ended = (StageEnd("tests", "failed", "exit code 1: see a_b"), StageEnd("score", "ok", ""))
+    text = summary(msgspec.structs.replace(site, news=msgspec.structs.replace(site.news, stages=ended)))
+    assert "**Stage tests failed**: exit code 1: see a\\_b" in text and "score" not in text
 
 
 def test_annotations_are_one_line_each_that_ends_no_command_early(site: Site) -> None:

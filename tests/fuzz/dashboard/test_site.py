@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from fuzz.dashboard.build import build
+from fuzz.dashboard.collect.stages import stages
 from fuzz.dashboard.errors import SiteError
 from fuzz.dashboard.model import Site
 from fuzz.dashboard.render.pages import DATA
@@ -147,6 +148,32 @@ def test_the_first_page_says_what_is_new_before_all_else(built: Path) -> None:
     order = [text.index(part) for part in parts]
     assert order == sorted(order)
     assert "<strong>torch</strong> 2.12.0 → 2.13.0" in text
+
+
+def test_a_stage_of_the_night_that_failed_stands_above_the_news(site: Site, tmp_path: Path) -> None:
+    state = {
+        "night": "n",
+        "began": 1.0,
+        "done": {"compile": {"status": "ok", "note": "fine"}, "tests": {"status": "failed"}},
+    }
+    state["done"]["replay"] = {"status": "failed", "note": "exit code 2 <b>", "seconds": 3.5}
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    ended = stages(tmp_path / "state.json")
+    assert [one.name for one in ended] == ["compile", "tests", "replay"]
+    built = tmp_path / "site"
+    build(msgspec.structs.replace(site, news=msgspec.structs.replace(site.news, stages=ended)), built)
+    text = (built / "index.html").read_text()
+    told = [text.index("Stage tests failed"), text.index("exit code 2 &lt;b&gt;"), text.index("New since night")]
+    assert told == sorted(told) and "Stage compile" not in text
+    assert json.loads((built / "data/news.json").read_text())["stages"][1]["status"] == "failed"
+
+
+@pytest.mark.parametrize("text", [None, "{", '{"done": {"tests": 3}}'])
+def test_a_file_that_says_no_stages_is_refused(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "state.json").write_text(text)
+    with pytest.raises(SiteError, match="--stages"):
+        stages(tmp_path / "state.json")
 
 
 def test_a_signature_shows_waits_worst_places_script_and_history(built: Path) -> None:

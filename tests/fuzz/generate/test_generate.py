@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from msgspec import structs
 
-from fuzz.core.case import Case, Storage, from_json, to_json
+from fuzz.core.case import CODED, Case, Storage, from_json, to_json
 from fuzz.core.features import FEATURES, features
 from fuzz.core.refusal import refusal
 from fuzz.core.support import Support
@@ -190,6 +191,25 @@ def test_every_case_survives_json(wide):
     for case in wide[:200]:
         again = from_json(to_json(case))
         assert again == case and again.id == case.id
+
+
+@pytest.mark.parametrize("name", ["blocksparse", "dynamic_mask", "sdpa"])
+def test_inputs_with_exact_answers_have_their_keys_in_one_call(name):
+    target, draw = targets()[name], random.Random(5)
+    drawn = [strategies.drawer(target, SMALL, 2)(draw) for _ in range(600)]
+    exact = [case for case in drawn if case.inputs.distribution in CODED]
+    assert len(exact) > 20
+    assert not any("keys" in case.variant for case in exact)
+    assert any("keys" in case.variant for case in drawn)
+
+
+@pytest.mark.parametrize("name", ["blocksparse", "dynamic_mask", "sdpa", "torch.sdpa.math"])
+def test_what_a_targets_rules_cannot_express_is_drawn_again(name):
+    target, draw = targets()[name], random.Random(6)
+    drawn = [strategies.drawer(target, SMALL, 2)(draw) for _ in range(600)]
+    refused = [found for found in (refusal(target, case) for case in drawn) if found is not None]
+    assert not [found for found in refused if found.kind == "cannot"]
+    assert bool(refused) == (name != "dynamic_mask")  # what a rule expects to be refused is still drawn
 
 
 def test_variants_are_drawn():

@@ -70,6 +70,15 @@ def test_kernels_whose_ctas_wait_have_two_of_them_on_one_tile_and_two_tiles_each
 
 
 @needs_emulator
+def test_a_turn_of_ctas_that_wait_has_its_keys_in_one_call() -> None:
+    settings, target = Settings(cases=400, seed=3, targets=("blocksparse",)), load("blocksparse")
+    turns = [case for shard in plan(settings) for case in first_cases(shard, target, SMALL, 2, 3)]
+    waiting = [kernel for kernel in target.kernel_choices() if kernel.least_q]
+    served = [case for case in turns if any(serves(case, kernel) for kernel in waiting)]
+    assert len(served) >= len(waiting)
+    assert not any("keys" in case.variant for case in served)
+
+
 def test_two_kernels_whose_ctas_wait_come_before_each_other_one() -> None:
     found = [case for case in session("blocksparse", 60) if case not in load("blocksparse").seed_cases()]
     assert [case.variant["deterministic"] for case in found[:9]] == 3 * [True, True, False]

@@ -66,3 +66,17 @@ def _fewer(selection):
 def test_there_is_no_script_of_lists_alone():
     with pytest.raises(ScriptError, match="block lists alone"):
         load("nsa", device="emulator").script_call(ALONE)
+
+
+def test_lists_alone_are_of_calls_of_both_layouts():
+    from fuzz.targets.nsa.lists_alone import calls_of, other_layout
+
+    calls = list(calls_of(ALONE, "", "cpu"))
+    made = {(call.packed, call.settings.tile, call.settings.causal) for call in calls}
+    assert {(packed, tile, causal) for packed in (False, True) for tile in (64, 128) for causal in (0, 1, 2)} <= made
+    padded = other_layout(ALONE.problem)
+    assert (padded.lengths, padded.layout) == ((700, 700), "padded")
+    packed = other_layout(padded)
+    assert packed.layout == "packed" and (packed.heads_q, packed.heads_kv) == (1, 1)
+    for tile in (64, 128):  # rows that sequences end before: one of each 16
+        assert {n // tile // 16 for n in packed.lengths if n % tile == 0 and n // tile < 128} == set(range(8))

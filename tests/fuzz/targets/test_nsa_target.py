@@ -21,6 +21,7 @@ P = NativeSparse(
 # The earliest tensor that a mutant spoils.
 SHOWN = {
     "future_block_selected": "blocks",
+    "smallest_chosen_left_out": "blocks",
     "selected_block_widened": "o",
     "compressed_branch_not_causal": "o",
     "window_lost_in_backward": "dq",

@@ -273,7 +273,14 @@ WRONG = {
         {x: torch.zeros(2, 2, 100, 72, dtype=torch.bfloat16) for x in ("q", "k", "v")}
         | {"blocks": causal(100, 100, tile_m=192, backward=False), "products": "wgmma"}
     ),
-    r"blocks\.wide: needs lists of tiles of 192 queries, got 128": lambda: (
+    r"blocks\.tile_m: 256 needs products 'tcgen05', which Blackwell has, got 'wgmma'": lambda: (
+        good() | {"blocks": causal(100, 130, tile_m=256, backward=False), "products": "wgmma"}
+    ),
+    r"blocks\.tile_m: 256 needs a head dim up to 128, got 136": lambda: (
+        {x: torch.zeros(2, 2, 100, 136, dtype=torch.bfloat16) for x in ("q", "k", "v")}
+        | {"blocks": causal(100, 100, tile_m=256, backward=False), "products": "tcgen05"}
+    ),
+    r"blocks\.wide: needs lists of tiles of 192 or 256 queries, got 128": lambda: (
         good() | {"blocks": replace(causal(100, 130), wide=causal(100, 130, backward=False))}
     ),
     r"blocks\.wide: needs a BlockSparse, got tuple": lambda: good() | {"blocks": replace(causal(100, 130), wide=())},

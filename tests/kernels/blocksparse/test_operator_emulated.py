@@ -22,7 +22,7 @@ from kernels.blocksparse.lists.types import Band, BlockList, BlockLists
 from kernels.blocksparse.lists.write_order import with_order
 from kernels.blocksparse.planner.planner import least_blocking
 from kernels.blocksparse.spec.signature import ordered
-from kernels.blocksparse.spec.variant import NO_INJECTION, WIDE, arch_for_products
+from kernels.blocksparse.spec.variant import NO_INJECTION, PAIR, WIDE, arch_for_products
 
 
 @pytest.fixture(autouse=True)
@@ -71,10 +71,10 @@ def test_causal_with_a_gradient_of_lse():
     check(*tensors(150, 150), causal(150, 150, tile_m=64, tile_n=64), mask)
 
 
-def test_lists_of_wide_tiles_beside_those_with_gradients(monkeypatch):
-    """The forward pass takes the wide ones where it multiplies by wgmma, and the others where it does not."""
-    blocks = causal(200, 200)
-    blocks = replace(blocks, wide=causal(200, 200, tile_m=WIDE, backward=False))
+@pytest.mark.parametrize(("tile_m", "products"), [(WIDE, "wgmma"), (PAIR, "tcgen05")])
+def test_lists_of_wide_tiles_beside_those_with_gradients(monkeypatch, tile_m, products):
+    """The forward pass takes the wide ones where its products have such tiles, and the others where they do not."""
+    blocks = causal(300, 300, wide=tile_m)
     launched = []
     run = forward.launch
 
@@ -83,10 +83,12 @@ def test_lists_of_wide_tiles_beside_those_with_gradients(monkeypatch):
         run(variant, *arguments)
 
     monkeypatch.setattr(forward, "launch", noted)
-    mask = torch.ones(200, 200, dtype=torch.bool).tril()
-    check(*tensors(200, 200), blocks, mask, products="wgmma")
-    check(*tensors(200, 200), blocks, mask)
-    assert launched == [(WIDE, "wgmma"), (128, "mma")]
+    mask = torch.ones(300, 300, dtype=torch.bool).tril()
+    check(*tensors(300, 300), blocks, mask, products=products)
+    check(*tensors(300, 300), blocks, mask)
+    other = {"wgmma": "tcgen05", "tcgen05": "wgmma"}[products]
+    check(*tensors(300, 300), blocks, mask, products=other)
+    assert launched == [(tile_m, products), (128, "mma"), (128, other)]
 
 
 def test_a_window_in_one_list_whose_rows_descend():

@@ -1,10 +1,19 @@
 """The choice of blocks by itself: the largest scores, the lower of equal ones, in rows of any length."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from kernels.nsa import selection
+from kernels.nsa.api import checked
 from kernels.nsa.choice import allowed_blocks, ascending, group_scores, top
-from kernels.nsa.config import GROUP, SEGMENT
+from kernels.nsa.config import GROUP, SEGMENT, WIDTHS
+from kernels.nsa.launches import choose
+from kernels.nsa.operands import Operands
+from kernels.nsa.plans import compressed
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def wanted(scores, allowed, number):
@@ -51,3 +60,56 @@ def test_a_groups_score_is_the_mean_of_those_that_count():
     counted[..., 150:] = False
     found, some = group_scores(score, counted)
     assert found.tolist() == [[[[63.5, sum(range(GROUP, 150)) / (150 - GROUP)]]]] and some.all()
+
+
+def operands_of(length, starts=None, heads=(4, 2), draw=torch.randn, **options):
+    """Operands of two sequences of a length, or of a packed call."""
+    rows = (length,) if starts else (2, length)
+    q, k, v = (draw(*rows, n, 16, device=DEVICE, dtype=torch.float16) for n in (heads[0], *[heads[1]] * 2))
+    options |= {"compress_block_size": 16, "window_size": 64}
+    if starts:
+        options |= {"cu_seqlens": torch.tensor(starts, dtype=torch.int32, device=DEVICE), "max_seqlen": max(starts)}
+    return checked(q, k, v, **options)[0]
+
+
+@pytest.mark.parametrize("draw", [torch.randn, torch.zeros], ids=["distinct", "equal"])
+@pytest.mark.parametrize("causal", [False, True, "strict"])
+@pytest.mark.parametrize("number", [1, 5])
+@pytest.mark.parametrize("length,starts,heads", [(200, None, (4, 2)), (200, (0, 60, 60, 199, 200), (2, 2))])
+def test_the_kernel_chooses_what_tensor_operations_choose(monkeypatch, draw, causal, number, length, starts, heads):
+    options = {"num_selected_blocks": number, "causal": causal, "q_tile_size": 64}
+    operands = operands_of(length, starts, heads, draw, **options)
+    k_mean = compressed(operands).k
+    found = selection.select(operands, k_mean).blocks
+    monkeypatch.setattr(selection, "WIDEST", 0)
+    assert torch.equal(found, selection.select(operands, k_mean).blocks)
+
+
+@pytest.mark.parametrize("width", [1, WIDTHS[0], WIDTHS[0] + 1, WIDTHS[1] + 1])
+@pytest.mark.parametrize("kind", ["distinct", "few values", "zeros of both signs", "infinite"])
+def test_the_kernel_chooses_the_largest_and_of_equal_ones_the_lower(width, kind):
+    draw = torch.Generator().manual_seed(width)
+    scores = torch.randn(1, 1, 3, width, generator=draw)
+    if kind == "few values":
+        scores = scores.round()
+    elif kind != "distinct":
+        scores = torch.copysign(torch.full(scores.shape, 0.0 if kind[0] == "z" else torch.inf), scores)
+    small = operands_of(1, heads=(1, 1), num_selected_blocks=3, q_tile_size=64)
+    q, k, v = (x[:1, :1].expand(1, 16 * width, 1, 16) for x in (small.q, small.k, small.v))
+    settings = replace(small.settings, longest=16 * width, causal=0, tile=64, scale=1.0)
+    operands = Operands(q, k, v, None, None, None, None, settings)
+    tiles = min(3, settings.tiles)
+    blocks = torch.full((1, 1, settings.tiles, min(3, width)), 7, dtype=torch.int32, device=DEVICE)
+    operands.launcher.triton(choose(operands, scores[:, :, :tiles].contiguous().to(DEVICE), blocks, 0, tiles))
+    for tile in range(tiles):
+        assert blocks[0, 0, tile].tolist() == wanted(scores[0, 0, tile], [True] * width, 3)
+    assert (blocks[:, :, tiles:] == 7).all()
+
+
+def test_a_chunk_of_tiles_is_written_where_it_lies(monkeypatch):
+    operands = operands_of(500, num_selected_blocks=4, q_tile_size=64)
+    k_mean = compressed(operands).k
+    whole = selection.select(operands, k_mean).blocks
+    steps = replace(operands.settings.steps, tiles_at_once=lambda scores_of_a_tile: 3)
+    monkeypatch.setattr(type(operands.settings), "steps", steps)
+    assert torch.equal(selection.select(operands, k_mean).blocks, whole)

@@ -127,7 +127,8 @@ def test_without_gates_no_kernel_of_theirs_is_launched():
         gradients = ["query_gradient_kernel", "key_gradient_kernel", "key_gradient_kernel"]
         last = ["gate_weight_kernel"] if weights else []
         means = ["mean_kernel"] * 2
-        assert names == [*means, "mean_kernel", *forward, "combine_kernel", *means, *branches, *gradients, *last]
+        forward = [*means, "mean_kernel", "choose_kernel", *forward, "combine_kernel"]
+        assert names == [*forward, *means, *branches, *gradients, *last]
         assert {launch.constants["GATED"] for launch in found.launches if "GATED" in launch.constants} == {
             bool(weights)
         }

@@ -76,11 +76,13 @@ def changed(text: str, *changes: tuple[str, str]) -> str:
     return text
 
 
-def run(*changes: tuple[str, str], numbers: tuple[torch.Tensor, torch.Tensor] | None = None, **options):
+def run(
+    *changes: tuple[str, str], numbers: tuple[torch.Tensor, torch.Tensor] | None = None, shared: int = SHARED, **options
+):
     """(report, D) of the product with some pieces replaced. numbers: A and B, 32 bytes a row."""
     a, b = numbers or operands()
     out = torch.full((ROWS, COLUMNS), float("nan"))
-    module = Emulator(**{"strict": False, **options}).load_ptx(kernel(changed(BODY, *changes), 3, SHARED))
+    module = Emulator(**{"strict": False, **options}).load_ptx(kernel(changed(BODY, *changes), 3, shared))
     report = module.launch(None, (1,), (128,), [a.view(torch.int16), b.view(torch.int16), out])
     return report, out
 

@@ -86,6 +86,7 @@ HOST: dict[str, tuple[Case, set[str]]] = {
 
 CAPPED = {"softcap": 2.0}
 TENSOR_MEMORY = _of(130, 300, heads=(1, 1), mask=Full(), variant={"tile_m": 128, "products": "tcgen05"}, **FORWARD)
+TWO_QUERY_TILES = _of(400, 400, heads=(1, 1), mask=Full(), variant={"tile_m": 256, "products": "tcgen05"}, **FORWARD)
 WITH_GRADIENTS = _of(
     300, 300, mask=Full(), variant={"tile_m": 128, "tile_n": 128, "mask": "intervals", "products": "tcgen05"}
 )
@@ -134,6 +135,15 @@ KERNELS: dict[str, tuple[Case, set[str]]] = {
         {"shared_memory_accessed_by_a_bulk_copy_without_fence.proxy.async"},
     ),
     "output_store_not_waited_for": (TENSOR_MEMORY, {"bulk_copy_in_flight_when_its_CTA_exits"}),
+    "exponent_of_forbidden_keys_wraps": (TENSOR_MEMORY, WRONG | {"lse wrong", "lse nan"}),
+    "keys_released_by_first_tile": (
+        TWO_QUERY_TILES,
+        {"shared_memory_overwritten_before_a_tcgen05.commit_was_waited_for"},
+    ),
+    "barriers_of_first_tile": (TWO_QUERY_TILES, EARLY),
+    "output_of_both_tiles": (TWO_QUERY_TILES, EARLY),
+    "rows_left_of_both_tiles": (TWO_QUERY_TILES, {"out_of_bounds"}),
+    "columns_freed_by_first_tile": (TWO_QUERY_TILES, EARLY | {"tensor_memory_that_is_not_allocated"}),
     "dp_read_before_commit": (WITH_GRADIENTS, EARLY),
     "dq_read_before_commit": (WITH_GRADIENTS, EARLY),
     "dq_overwritten_before_read": (WITH_GRADIENTS, {"race_tensor_memory"}),

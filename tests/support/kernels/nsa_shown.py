@@ -11,6 +11,7 @@ SMALL = Call((150,), weights=ALL)
 SHOWN: dict[str, tuple[Call, set[str]]] = {
     "future_block_selected": (SMALL.with_setting(num_selected_blocks=5), {"blocks"}),
     "own_tile_not_selectable": (SMALL, {"blocks"}),
+    "smallest_chosen_left_out": (SMALL, {"blocks"}),
     "selection_not_sorted": (SMALL.with_setting(num_selected_blocks=5), {"blocks"}),
     "selected_block_widened": (SMALL, {"out"}),
     "transposition_ignores_counts": (Call((330,)), {"k", "v"}),

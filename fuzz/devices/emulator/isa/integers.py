@@ -157,24 +157,30 @@ def n_equal_width(b: ir.IRBuilder, zeros: Value, width: int) -> Value:
 
 def extract(b: ir.IRBuilder, x: Value, place: Value, length: Value, signed: bool) -> Value:
     """bfe: `length` bits of x from `place`, zero- or sign-extended (from the last bit that exists)."""
-    t = vec(I64)
+    width = x.type.element.width
+    t = vec(ir.IntType(2 * width))
     pos = b.and_(place, splat(place.type, 255))
     num = b.and_(length, splat(length.type, 255))
-    sixty = splat(pos.type, 63)
-    clip = lambda v: b.zext(b.select(b.icmp_unsigned(">", v, sixty), sixty, v), t)  # noqa: E731
+    last = splat(pos.type, 2 * width - 1)
     v = b.sext(x, t) if signed else b.zext(x, t)
-    v = b.ashr(v, clip(pos)) if signed else b.lshr(v, clip(pos))
-    rest = b.select(b.icmp_unsigned(">", num, splat(num.type, 32)), splat(num.type, 32), num)
-    free = b.zext(b.sub(splat(num.type, 64), rest), t)
+    shift = b.zext(b.select(b.icmp_unsigned(">", pos, last), last, pos), t)
+    v = b.ashr(v, shift) if signed else b.lshr(v, shift)
+    rest = b.select(b.icmp_unsigned(">", num, splat(num.type, width)), splat(num.type, width), num)
+    free = b.zext(b.sub(splat(num.type, 2 * width), rest), t)
     none = b.icmp_unsigned("==", rest, splat(num.type, 0))
-    free = b.select(none, splat(t, 63), free)
+    free = b.select(none, splat(t, 2 * width - 1), free)
     up = b.shl(v, free)
     r = b.trunc(b.ashr(up, free) if signed else b.lshr(up, free), x.type)
     return b.select(none, splat(x.type, 0), r)
 
 
-add("bfe.u32", "b32", "b32 b32 b32", lambda b, x, p, n: extract(b, x, p, n, False))
-add("bfe.s32", "b32", "b32 b32 b32", lambda b, x, p, n: extract(b, x, p, n, True))
+for width in (32, 64):
+    t = f"b{width}"
+    for sign in "us":
+        add(
+            f"bfe.{sign}{width}", t, f"{t} b32 b32",
+            lambda b, x, p, n, signed=sign == "s": extract(b, x, p, n, signed),
+        )  # fmt: skip
 
 
 def insert(b: ir.IRBuilder, x: Value, into: Value, place: Value, length: Value) -> Value:

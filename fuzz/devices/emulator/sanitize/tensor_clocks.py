@@ -2,8 +2,9 @@
 
 tcgen05.mma and .cp run on their own after they were issued. Every warp numbers those that it issues. Beside its row of
 vector_clocks (K_TENSOR_ROWS bytes further) a warp has, for each other warp, the number of the last one that it knows is
-complete: a tcgen05.commit puts the issuer's count into the mbarrier's row, and a wait for the mbarrier takes it from
-there. Two more rows per warp hold what both were at its last tcgen05.fence::after_thread_sync.
+complete: a tcgen05.commit puts the issuer's count, and what the issuer knows of others, into the mbarrier's row, and a
+wait for the mbarrier takes it from there. Two more rows per warp hold what both were at its last
+tcgen05.fence::after_thread_sync.
 """
 
 from __future__ import annotations
@@ -65,11 +66,22 @@ def begin(m, w):
 
 @njit
 def commit(m, w, host):
-    """The operations that warp `w` has issued are complete for those who wait for the mbarrier at `host`."""
+    """The operations that warp `w` has issued are complete for those who wait for the mbarrier at `host`; so are those
+    of others whose completion it has waited for.
+
+    What the operations may have read through the asynchronous proxy comes before them, so before who waits: the waiter
+    is ordered after all that the warp's asynchronous accesses are ordered after, with a proxy fence on the way. An
+    ordinary access without one is not among it.
+    """
     row = vector_clocks.location_row(m, host, True)
     if row == 0:
         return
+    mine, proxy = vector_clocks.warp_row(m, w), m.k[st.K_PROXY]
+    if proxy:
+        vector_clocks.join_one(row, mine + proxy)
+        vector_clocks.join_one(row + proxy, mine + proxy)
     row += m.k[st.K_TENSOR_ROWS]
+    vector_clocks.join_one(row, mine + m.k[st.K_TENSOR_ROWS])
     entity = vector_clocks.entity(m, w)
     low, high = i64(row), i64(row + 8)
     if high <= low:

@@ -11,6 +11,7 @@ for their buffer, which is empty once it has been read.
 import cutlass
 from cutlass import Int32, cute
 
+from kernels.blocksparse.backward import dq_accumulator
 from kernels.blocksparse.backward.mainloop_mma import release, target_of, wait
 from kernels.blocksparse.backward.tile_iterator import Block, block_at
 from kernels.blocksparse.backward.transposed import turns
@@ -35,7 +36,8 @@ def add_dq_of_steps(w) -> None:
                 if step % steps == 0:
                     acquire(w, block)
             if cute.arch.lane_idx() == 0:
-                target = w.mdQ + cute.assume(target_of(w, block, step % steps) + group * share, divby=4)
+                offset = target_of(w, block, Int32(0)) + dq_accumulator.group_offset(tiling, step % steps, group)
+                target = w.mdQ + cute.assume(offset, divby=4)
                 add_run(target, w.storage.sdQ.iterator + group * share, 4 * share)
             cute.arch.cp_async_bulk_commit_group()
         for group in cutlass.range_constexpr(GROUPS):

@@ -47,6 +47,12 @@ from kernels.blocksparse.common.tile_loads import TileCopy
 class TransposedBackward(Backward):
     """The backward kernel of one variant whose tuning has `transposed`."""
 
+    load, add_dq, mainloop = (
+        staticmethod(loads.load_all),
+        staticmethod(dq_warp.add_dq_of_steps),
+        staticmethod(mainloop_transposed),
+    )
+
     def operand(self, arguments, name: str) -> Operand | BulkOperand:
         """Those that are loaded with their tensor maps."""
         found, tiling = argument_operand(arguments, name), self.tiling
@@ -59,10 +65,10 @@ class TransposedBackward(Backward):
     @cute.kernel
     def kernel(
         self,
-        q: BulkOperand,
+        q,
         k: BulkOperand,
         v: BulkOperand,
-        do: BulkOperand,
+        do,
         statistics: tuple[cute.Pointer, cute.Pointer],
         gradients: Gradients,
         queries: tuple[cute.Pointer, cute.Pointer],
@@ -131,9 +137,9 @@ class TransposedBackward(Backward):
         if warp < WARPGROUP // 32:
             cute.arch.setmaxregister_decrease(SEMAPHORE_REGISTERS)
             if warp == 0:
-                loads.load_all(w, head_kv, row)
+                self.load(w, head_kv, row)
             elif warp == 1:
-                dq_warp.add_dq_of_steps(w)
+                self.add_dq(w)
         else:
             cute.arch.setmaxregister_increase(MMA_REGISTERS)
             self.multiply_row(Work(**{**w.__dict__, "thread": w.thread - WARPGROUP}), dk, dv, mSums, sums)
@@ -147,7 +153,7 @@ class TransposedBackward(Backward):
         w.rdK, w.rdV = accumulator(w.to_dk), accumulator(w.to_dv)
         w.rdK.fill(Float32(0.0))
         w.rdV.fill(Float32(0.0))
-        mainloop_transposed(w)
+        self.mainloop(w)
         w.rdK.store(w.rdK.load() * self.dk_factor(w.factors.scale))
         if w.counts.group_split > 1:
             write_sums(w.rdK, sums_of(mSums, sums, 0, tiling), thread)
@@ -177,9 +183,11 @@ class TransposedBackward(Backward):
         w.to_dp = GroupThread(of_scores, thread, s.sV, s.sdO)
         w.to_dv = GroupThread(by_keys, thread, None, transposed_operand(s.plaindO, *of_queries))
         w.to_dk = GroupThread(by_keys, thread, None, transposed_operand(s.plainQ, *of_queries))
-        w.to_dq = GroupThread(
-            to_dq, thread, transposed_operand(s.sdS, *of_ds), transposed_operand(s.plainK, tile_n, dim)
-        )
+        by_dim = transposed_operand(s.plainK, tile_n, dim)
+        if tiling.dq_by_dim:
+            w.to_dq = GroupThread(to_dq, thread, by_dim, operand(s.sdS, step_m, tile_n, tiling.stages_ds))
+        else:
+            w.to_dq = GroupThread(to_dq, thread, transposed_operand(s.sdS, *of_ds), by_dim)
 
     def shared_memory(self) -> SimpleNamespace:
         """K and V, later dK and dV; the stages of Q and dO; dS with keys as rows; dQ; all else. Tiles twice: `plain`
@@ -192,6 +200,7 @@ class TransposedBackward(Backward):
 
         by_key = staged_layout(tile_n, dim, 1)
         by_query = staged_layout(step_m, dim, tiling.stages)
+        of_ds = (step_m, tile_n) if tiling.dq_by_dim else (tile_n, step_m)
         plainK, plainV, plainQ, plaindO = tensor(by_key), tensor(by_key), tensor(by_query), tensor(by_query)
         return SimpleNamespace(
             plainK=plainK[None, None, 0],
@@ -202,7 +211,7 @@ class TransposedBackward(Backward):
             sV=operand(plainV, tile_n, dim, 1),
             sQ=operand(plainQ, step_m, dim, tiling.stages),
             sdO=operand(plaindO, step_m, dim, tiling.stages),
-            sdS=tensor(staged_layout(tile_n, step_m, tiling.stages_ds)),
+            sdS=tensor(staged_layout(*of_ds, tiling.stages_ds)),
             sdQ=tensor(cute.make_layout(step_m * dim), Float32),
             sLSE=tensor(cute.make_layout((step_m, tiling.stages)), Float32),
             sDelta=tensor(cute.make_layout((step_m, tiling.stages)), Float32),

@@ -4,17 +4,16 @@
 
 P and dS so stay in registers as operand A of dV and dK; only dS goes to shared memory too, for dQ. In a step:
 
-    dP                                 issued; S is there
-    P                                  in registers, masked, while dP runs
+    S, dP                              issued
+    S is there: P                      in registers, masked, while dP runs
+    dP is there: dS                    in registers and shared memory
     dV                                 issued
-    dP is done:  dS                    in registers and shared memory, while dV runs; the other warpgroup is told
-    dK, S of the next step             issued
     the other warpgroup's dS is there
-    dQ                                 issued; when all products are done, to shared memory: the dQ warp adds it
+    dQ                                 issued; dV is done
+    dK                                 issued; dQ is done: to shared memory, for the dQ warp, while dK runs
 
-A warpgroup waits for the other one only behind dK and S, which need its own dS alone: so the two may drift apart, and
-one multiplies while the other computes exponentials. No product is in flight where the loop turns: ptxas would
-serialise all of them (C7514), as it does where registers do not suffice (C7512).
+No product is in flight where the loop turns: ptxas would serialise all of them (C7514), as it does where registers do
+not suffice (C7512): for dV issued before dS is computed, or S of the next step beside steps of 80 queries.
 """
 
 import cutlass
@@ -25,11 +24,12 @@ from kernels.blocksparse.backward.gemms import share_rounded
 from kernels.blocksparse.backward.mainloop_mma import is_masked
 from kernels.blocksparse.backward.mma import accumulator
 from kernels.blocksparse.backward.tile_iterator import block_at
+from kernels.blocksparse.backward.tiling import RUN_STEP
 from kernels.blocksparse.backward.transposed import turns
 from kernels.blocksparse.backward.transposed.query_words import find_kept, prefetch_words
 from kernels.blocksparse.backward.transposed.turns import GROUPS, DqBarrier
 from kernels.blocksparse.backward.wgmma import WARPGROUP, finish, issue, issue_from_registers, publish
-from kernels.blocksparse.common.layouts import as_operand_a, rows_columns
+from kernels.blocksparse.common.layouts import as_operand_a, rows_columns, tile_layout
 from kernels.blocksparse.common.mask_words import branch
 
 ATOMS = 4  # of a thread's accumulator, for which LSE or delta is read at once: 32 queries
@@ -38,67 +38,67 @@ ATOMS = 4  # of a thread's accumulator, for which LSE or delta is read at once: 
 @cute.jit
 def mainloop_transposed(w) -> None:
     """Runs all steps of the row: rdK and rdV, to which products are added, and dQ."""
-    tiling, storage, thread = w.tiling, w.storage, w.thread
-    stages, before_reuse = tiling.stages, w.kernel.before_reuse
-    group = cute.arch.make_warp_uniform(thread // WARPGROUP)
-    iterations = w.total * tiling.steps
-    rS = accumulator(w.to_s)
-    rWords = cute.make_rmem_tensor(tiling.step_m // 32, Uint32)
-    if iterations > 0:
+    steps, before_reuse = w.tiling.steps, w.kernel.before_reuse
+    if w.total > 0:
         cute.arch.mbarrier_wait(w.k_full, 0)
-        turns.await_full(w.q_full, Int32(0), stages)
-        issue(w.to_s, rS, 0, 0, add=False)
         cute.arch.mbarrier_wait(w.v_full, 0)
-        finish()
-        masked = words_of_step(w, rWords, Int32(0))
-        for step in cutlass.range(iterations, unroll=1):
-            stage = step % stages
-            turns.await_full(w.do_full, step, stages)
-            rdP = accumulator(w.to_dp)
-            issue(w.to_dp, rdP, 0, stage, add=False)
-            rSlope = cute.make_rmem_tensor_like(rS) if cutlass.const_expr(w.variant.softcap) else None
-            scores_to_probabilities(w, rS, rSlope, stage)
-            for _ in cutlass.range(branch(masked)):
-                masking.apply_words(rows_columns(rS), find_kept(w, rWords))
-            rP = rounded(rS, w.dtype)
-            issue_from_registers(w.to_dv, w.rdV, as_operand_a(rP), stage)
-
-            if cutlass.const_expr(w.variant.softcap):
-                rS.store(rS.load() * rSlope.load())
-            finish(1)
-            subtract_delta(w, rdP, stage)
-            rdP.store(rdP.load() * rS.load())
-            rdS = rounded(rdP, w.dtype)
-            share_rounded(w.to_s.mma, rdS, storage.sdS[None, None, stage], thread)
-            publish()
-            turns.arrive_ds(group, stage)
-
-            issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), stage)
-            finish(1)
-            turns.arrive_empty(w.do_empty, step, stages)
-            # the last step multiplies its own scores once more, which nobody reads: no branch around a product
-            following = cutlass.min(step + 1, iterations - 1)
-            turns.await_full(w.q_full, following, stages)
-            # registers of their own: rS, as a result of before, would be live until this product writes it
-            rNext, rdQ = accumulator(w.to_s), accumulator(w.to_dq)
-            issue(w.to_s, rNext, 0, following % stages, add=False)
-            masked = words_of_step(w, rWords, following)
-            turns.await_ds(group, stage)
-            issue(w.to_dq, rdQ, stage, 0, add=False)
-            finish()
-            turns.arrive_empty(w.q_empty, step, stages)
-            hand_over_dq(w, rdQ)
-            rS.store(rNext.load())
-        before_reuse(thread)
+        for step in cutlass.range(w.total * steps, unroll=1):
+            multiply_step(w, w, w.tiling.step_m, step // steps, step % steps, step)
+        before_reuse(w.thread)
 
 
 @cute.jit
-def words_of_step(w, rWords: cute.Tensor, step: Int32):
-    """Looks up the mask of a step whose Q is full; returns whether it forbids anything."""
-    block = block_at(w.storage.sEntries, step // w.tiling.steps)
-    masked = is_masked(w, block)
-    prefetch_words(w, rWords, block, step % w.tiling.steps, masked)
-    return masked
+def multiply_step(w, products, rows: cutlass.Constexpr, entry: Int32, part: Int32, step: Int32) -> None:
+    """One step, of so many queries. products: those of its shape; entry: its block's number in the entry buffer; part:
+    which step of the block. Steps of RUN_STEP queries have no mask."""
+    tiling, thread, stages = w.tiling, w.thread, w.tiling.stages
+    stage = step % stages
+    turns.await_full(w.q_full, step, stages)
+    rS, rdP, rdQ = accumulator(products.to_s), accumulator(products.to_dp), accumulator(products.to_dq)
+    issue(products.to_s, rS, 0, stage, add=False)
+    turns.await_full(w.do_full, step, stages)
+    issue(products.to_dp, rdP, 0, stage, add=False)
+    rSlope = cute.make_rmem_tensor_like(rS) if cutlass.const_expr(w.variant.softcap) else None
+    if cutlass.const_expr(rows == RUN_STEP):
+        finish(1)
+        scores_to_probabilities(w, rS, rSlope, stage, rows)
+    else:
+        rWords = cute.make_rmem_tensor(rows // 32, Uint32)
+        block = block_at(w.storage.sEntries, entry)
+        masked = is_masked(w, block)
+        prefetch_words(w, rWords, block, part, masked)
+        finish(1)
+        scores_to_probabilities(w, rS, rSlope, stage, rows)
+        for _ in cutlass.range(branch(masked)):
+            masking.apply_words(rows_columns(rS), find_kept(w, rWords))
+    rP = rounded(rS, w.dtype)
+    if cutlass.const_expr(w.variant.softcap):
+        rS.store(rS.load() * rSlope.load())
+    finish()
+    subtract_delta(w, rdP, stage, rows)
+    rdP.store(rdP.load() * rS.load())
+    rdS = rounded(rdP, w.dtype)
+    share_rounded(products.to_s.mma, rdS, scores_gradient_of(w, rows, stage), thread, True, tiling.dq_by_dim)
+    issue_from_registers(products.to_dv, w.rdV, as_operand_a(rP), stage)
+    publish()
+    turns.await_ds()
+    stages_dq = (0, stage) if cutlass.const_expr(tiling.dq_by_dim) else (stage, 0)
+    issue(products.to_dq, rdQ, *stages_dq, add=False)
+    finish(1)
+    turns.arrive_empty(w.do_empty, step, stages)
+    issue_from_registers(products.to_dk, w.rdK, as_operand_a(rdS), stage)
+    finish(1)
+    hand_over_dq(w, rdQ)
+    finish()
+    turns.arrive_empty(w.q_empty, step, stages)
+
+
+def scores_gradient_of(w, rows: int, stage: Int32) -> cute.Tensor:
+    """dS of a stage as threads write it: (rows, keys) for a transposed dQ, else (keys, rows)."""
+    tile_n = w.tiling.tile_n
+    layout = tile_layout(*((rows, tile_n) if w.tiling.dq_by_dim else (tile_n, rows)))
+    first = cute.assume(stage * (w.tiling.stage_rows * tile_n), divby=1024)
+    return cute.make_tensor(w.storage.sdS.iterator + first, layout)
 
 
 @cute.jit
@@ -106,7 +106,7 @@ def hand_over_dq(w, rdQ: cute.Tensor) -> None:
     """Leaves a warpgroup's share of dQ in shared memory for the dQ warp, in the order of NOTE [dQ accumulator]."""
     group, vector = cute.arch.make_warp_uniform(w.thread // WARPGROUP), w.tiling.vector
     turns.await_dq(DqBarrier.EMPTY, group)
-    first = group * (w.tiling.step_m * w.tiling.dim // GROUPS) + w.thread % WARPGROUP * vector
+    first = group * (w.tiling.stage_rows * w.tiling.dim // GROUPS) + w.thread % WARPGROUP * vector
     here, there = dq_accumulator.fragment_views(
         rdQ, w.storage.sdQ.iterator + cute.assume(first, divby=vector), WARPGROUP, vector
     )
@@ -123,9 +123,10 @@ def by_query(values: cute.Tensor) -> cute.Tensor:
     return cute.make_tensor(values.iterator, layout)
 
 
-def of_queries(w, sValues: cute.Tensor, stage: Int32, first: int, count: int) -> list:
-    """LSE or delta of the columns of this thread's atoms `first` to `first + count`, two adjacent ones at once."""
-    at = stage * w.tiling.step_m + w.thread % 4 * 2
+def of_queries(w, sValues: cute.Tensor, at_stage: Int32, first: int, count: int) -> list:
+    """LSE or delta of the columns of this thread's atoms `first` to `first + count`, two adjacent ones at once;
+    at_stage: where the stage begins."""
+    at = at_stage + w.thread % 4 * 2
     source = cute.make_tensor(
         sValues.iterator + cute.assume(at, divby=2) + 8 * first, cute.make_layout((2, count), stride=(1, 8))
     )
@@ -140,21 +141,23 @@ def atoms_of(values: cute.Tensor, first: int, count: int) -> cute.Tensor:
 
 
 @cute.jit
-def scores_to_probabilities(w, rS: cute.Tensor, rSlope, stage: Int32) -> None:
-    """S becomes P, not masked yet; LSE is read by parts, which take few registers."""
-    for first in cutlass.range_constexpr(0, w.tiling.step_m // 8, ATOMS):
-        part = by_query(atoms_of(rS, first, ATOMS))
-        slope = by_query(atoms_of(rSlope, first, ATOMS)) if cutlass.const_expr(w.variant.softcap) else None
-        lse2 = of_queries(w, w.storage.sLSE, stage, first, ATOMS)
+def scores_to_probabilities(w, rS: cute.Tensor, rSlope, stage: Int32, rows: cutlass.Constexpr) -> None:
+    """S of so many queries becomes P, not masked yet; LSE is read by parts, which take few registers."""
+    for first in cutlass.range_constexpr(0, rows // 8, ATOMS):
+        count = cutlass.const_expr(min(ATOMS, rows // 8 - first))
+        part = by_query(atoms_of(rS, first, count))
+        slope = by_query(atoms_of(rSlope, first, count)) if cutlass.const_expr(w.variant.softcap) else None
+        lse2 = of_queries(w, w.storage.sLSE, stage * w.tiling.stage_rows, first, count)
         softmax_gradient.probabilities(w.variant.softcap, w.kernel.slope_of, part, slope, lse2, w.factors)
 
 
 @cute.jit
-def subtract_delta(w, rdP: cute.Tensor, stage: Int32) -> None:
+def subtract_delta(w, rdP: cute.Tensor, stage: Int32, rows: cutlass.Constexpr) -> None:
     """dP becomes dP - delta, likewise."""
-    for first in cutlass.range_constexpr(0, w.tiling.step_m // 8, ATOMS):
-        delta = of_queries(w, w.storage.sDelta, stage, first, ATOMS)
-        softmax_gradient.add_start(w.kernel.start_of, by_query(atoms_of(rdP, first, ATOMS)), delta)
+    for first in cutlass.range_constexpr(0, rows // 8, ATOMS):
+        count = cutlass.const_expr(min(ATOMS, rows // 8 - first))
+        delta = of_queries(w, w.storage.sDelta, stage * w.tiling.stage_rows, first, count)
+        softmax_gradient.add_start(w.kernel.start_of, by_query(atoms_of(rdP, first, count)), delta)
 
 
 @cute.jit

@@ -21,20 +21,18 @@ CTA, or where it has one multiplying warpgroup, of the SM's other CTA, which als
 import cutlass
 from cutlass import Float32, Int32, Uint32, cute
 
-from kernels.blocksparse.backward import masking, softmax_gradient
+from kernels.blocksparse.backward import masking
 from kernels.blocksparse.backward.dq_accumulator import fragment_views
+from kernels.blocksparse.backward.mainloop_mma import is_masked
 from kernels.blocksparse.backward.mma import accumulator
+from kernels.blocksparse.backward.tile_iterator import block_at
 from kernels.blocksparse.backward.transposed import turns
 from kernels.blocksparse.backward.transposed.mainloop import (
-    ATOMS,
-    atoms_of,
-    by_query,
-    of_queries,
     rounded,
+    scores_to_probabilities,
     subtract_delta,
-    words_of_step,
 )
-from kernels.blocksparse.backward.transposed.query_words import find_kept
+from kernels.blocksparse.backward.transposed.query_words import find_kept, prefetch_words
 from kernels.blocksparse.backward.wgmma import WARPGROUP, finish, issue, issue_from_registers
 from kernels.blocksparse.common.layouts import as_operand_a, rows_columns
 from kernels.blocksparse.common.mask_words import branch
@@ -68,7 +66,7 @@ def mainloop_dkdv(w) -> None:
             rdP = accumulator(w.to_dp)
             issue(w.to_dp, rdP, 0, stage, add=False)
             rSlope = cute.make_rmem_tensor_like(rS) if cutlass.const_expr(w.variant.softcap) else None
-            to_probabilities(w, rS, rSlope, stage_q)
+            scores_to_probabilities(w, rS, rSlope, stage_q, tiling.step_m)
             for _ in cutlass.range(branch(masked)):
                 masking.apply_words(rows_columns(rS), find_kept(w, rWords))
             rP = rounded(rS, w.dtype)
@@ -78,7 +76,7 @@ def mainloop_dkdv(w) -> None:
                 rS.store(rS.load() * rSlope.load())
             # one warpgroup has registers for P and dS at once only after dV
             finish(groups - 1)
-            subtract_delta(w, rdP, stage)
+            subtract_delta(w, rdP, stage, tiling.step_m)
             rdP.store(rdP.load() * rS.load())
             rdS = rounded(rdP, w.dtype)
             issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), stage_q)
@@ -97,14 +95,12 @@ def mainloop_dkdv(w) -> None:
 
 
 @cute.jit
-def to_probabilities(w, rS: cute.Tensor, rSlope, stage: Int32) -> None:
-    """All of a step's S becomes P, not masked yet, with LSE read for a few atoms at a time."""
-    for first in cutlass.range_constexpr(0, w.tiling.step_m // 8, ATOMS):
-        scores, slope = by_query(atoms_of(rS, first, ATOMS)), None
-        if cutlass.const_expr(w.variant.softcap):
-            slope = by_query(atoms_of(rSlope, first, ATOMS))
-        lse2 = of_queries(w, w.storage.sLSE, stage, first, ATOMS)
-        softmax_gradient.probabilities(w.variant.softcap, w.kernel.slope_of, scores, slope, lse2, w.factors)
+def words_of_step(w, rWords: cute.Tensor, step: Int32):
+    """Looks up the mask of a step whose Q is full; returns whether it forbids anything."""
+    block = block_at(w.storage.sEntries, step // w.tiling.steps)
+    masked = is_masked(w, block)
+    prefetch_words(w, rWords, block, step % w.tiling.steps, masked)
+    return masked
 
 
 @cute.jit

@@ -6,7 +6,7 @@ NOTE [turns of the transposed loop] An mbarrier for each arrow between the loadi
 stage of Q (with LSE, and the step's block in the entry buffer) or of dO (with delta) is full, or empty. Step i uses
 stage i % stages for the (i // stages)-th time, which by parity is the phase of `full` that it waits for. Named barriers
 between a warpgroup and the dQ warp: the warpgroup's buffer of dQ is full, or empty; and between the
-warpgroups: dS of a stage is in shared memory.
+warpgroups: dS of a step is in shared memory.
 """
 
 from enum import IntEnum
@@ -38,8 +38,7 @@ def barrier_count(tiling: Tiling) -> int:
 
 
 class DqBarrier(IntEnum):
-    """Named barriers, the first of one for each warpgroup, DS of one for each warpgroup and stage; 0 is
-    `NamedBarrier.MAIN`."""
+    """Named barriers, EMPTY and FULL the first of one for each warpgroup; 0 is `NamedBarrier.MAIN`."""
 
     EMPTY = 1
     FULL = 3
@@ -98,13 +97,7 @@ def arrive_dq(which: Int32, group: Int32) -> None:
 
 
 @cute.jit
-def arrive_ds(group: Int32, stage: Int32) -> None:
-    """A thread of a warpgroup: its dS is in shared memory, for the other warpgroup."""
-    cute.arch.barrier_arrive(barrier_id=DqBarrier.DS + 2 * stage + (1 - group), number_of_threads=THREADS)
-
-
-@cute.jit
-def await_ds(group: Int32, stage: Int32) -> None:
-    """Waits in a warpgroup until all dS of a stage is in shared memory. Barriers for each stage: the other warpgroup
-    may have arrived for the next step."""
-    cute.arch.barrier(barrier_id=DqBarrier.DS + 2 * stage + group, number_of_threads=THREADS)
+def await_ds() -> None:
+    """Waits until dS of a step is in shared memory, of both warpgroups. A stage of dS is written again two steps later:
+    a warpgroup arrives there, a step between, once its dQ of this step is done."""
+    cute.arch.barrier(barrier_id=DqBarrier.DS, number_of_threads=THREADS)

@@ -1,15 +1,22 @@
 # CuTe DSL is traced: shapes and values have no static types
 # mypy: ignore-errors
-"""The forward kernel for sm_100a: four warps of softmax, one that issues products, two (four without TMA) that load.
+"""The forward kernel for sm_100a: four warps of softmax for 128 queries, one that issues products, two (four without
+TMA) that load.
 
-Signature, order of tiles and a row's numbers are Forward's. One CTA per tile of 128 queries.
+Signature, order of tiles and a row's numbers are Forward's. One CTA per tile of 128 or 256 queries.
 
-NOTE [warps] Warps 0 to 3 have a thread for each query: they allocate tensor memory, make probabilities of scores,
-rescale O, and write it to shared memory. Two more load by TMA: Q and K, and V, NOTE [whole tiles] of tma_loads.py; the
-last warp stores O by TMA. Without TMA the softmax warps load Q and store O, and a pair of warps for each stage loads K
-and V: NOTE [buffers] of forward/loads.py, with `tcgen05.commit` for the arrival that empties a buffer. One more warp
-issues the products. How they take turns in tensor memory: NOTE [turns] of mainloop.py.
+NOTE [warps] The first warps have a thread for each query: they make probabilities of scores, rescale O, and write it to
+shared memory; warp 0 allocates tensor memory. Two more load by TMA: Q and K, and V, NOTE [whole tiles] of tma_loads.py;
+the last warp stores O by TMA. Without TMA the softmax warps load Q and store O, and a pair of warps for each stage
+loads K and V: NOTE [buffers] of forward/loads.py, with `tcgen05.commit` for the arrival that empties a buffer. One more
+warp issues the products. How they take turns in tensor memory: NOTE [turns] of mainloop.py.
+
+NOTE [two query tiles] A tile of 256 queries is two of the 128 rows that a product has. Each has a softmax warpgroup,
+a tile of Q and O in shared memory, columns of scores and of O, and barriers of its own; both have the same list of
+blocks, K and V. So K and V are read once for 256 queries, and the products of one run during the softmax of the other.
 """
+
+from functools import partial
 
 import cutlass
 from cutlass import Float32, Int32, Int64, cute
@@ -26,25 +33,36 @@ from kernels.blocksparse.common.tma_loads import BulkOperand, TileLoads
 from kernels.blocksparse.common.tma_stores import TileStore
 from kernels.blocksparse.forward import loads
 from kernels.blocksparse.forward.blackwell import mainloop
+from kernels.blocksparse.forward.blackwell.exponentials import power_of
+from kernels.blocksparse.forward.blackwell.query_tiles import (
+    MEETING,
+    SOFTMAX_THREADS,
+    first_column,
+    meet,
+    meet_all,
+    own_barrier,
+    rows_before,
+    rows_of_tile,
+    tiles_of,
+)
 from kernels.blocksparse.forward.blackwell.tuning import OTHERS, SOFTMAX_WARPS, blackwell_tuning
 from kernels.blocksparse.forward.kernel import Forward, place_of
 from kernels.blocksparse.forward.mainloop import Work
+from kernels.blocksparse.spec.sm100 import ROWS
 from kernels.blocksparse.spec.variant import NO_INJECTION, OF_TCGEN05, Injection, Variant
-
-SOFTMAX_THREADS = 32 * SOFTMAX_WARPS
-MEETING = 1  # the named barrier of the softmax threads
 
 
 class BlackwellForward(Forward):
     """The forward kernel of one variant with products "tcgen05"."""
 
     INJECTION_POINTS = (*Forward.INJECTION_POINTS, *OF_TCGEN05)
-    tune = staticmethod(blackwell_tuning)
 
-    def __init__(self, variant: Variant, injection: Injection = NO_INJECTION) -> None:
+    def __init__(self, variant: Variant, arch: str, injection: Injection = NO_INJECTION) -> None:
+        self.tune = partial(blackwell_tuning, arch=arch)
         super().__init__(variant, injection)
         self.fence_after = injection.pick("fence_after", tcgen05.fence_after)
         self.fence_shared = injection.pick("fence_shared", tcgen05.fence_shared)
+        self.power_of = injection.pick("power_of", power_of)
         self.wait_loaded = injection.pick("wait_loaded", tcgen05.wait_loaded)
         self.wait_stored = injection.pick("wait_stored", tcgen05.wait_stored)
         self.wait_scored = injection.pick("wait_scored", mainloop.wait_scored)
@@ -58,6 +76,11 @@ class BlackwellForward(Forward):
         self.fence_output = injection.pick("fence_output", tcgen05.fence_shared)
         self.wait_read = injection.pick("wait_read", tma_stores.wait_read)
         self.free_columns = injection.pick("free_columns", free_columns)
+        self.rows_of_tile = injection.pick("rows_of_tile", rows_of_tile)
+        self.first_column = injection.pick("first_column", first_column)
+        self.reads_last = injection.pick("reads_last", mainloop.reads_last)
+        self.own_barrier = injection.pick("own_barrier", own_barrier)
+        self.meet_all = injection.pick("meet_all", meet_all)
 
     def operand(self, arguments, name: str) -> Operand | BulkOperand:
         """See Forward; by TMA with its tensor map."""
@@ -65,19 +88,21 @@ class BlackwellForward(Forward):
         found = operand(a, name)
         if not self.tuning.tma:
             return found
-        rows, heads = (variant.tile_m, a.heads_q) if name in ("q", "o") else (self.tuning.step, a.heads_kv)
+        rows, heads = (ROWS, a.heads_q) if name in ("q", "o") else (self.tuning.step, a.heads_kv)
         shared = tcgen05.tile_layout(self.dtype, rows, variant.dim_padded, 1)
         return tma_loads.bulk_operand(found, shared, heads, a.batch, a.dim, stored=name == "o")
 
     def shared_memory(self) -> tuple[cute.Pointer, ...]:
-        """Q, later O; the stages of K; the stages of V; the barriers; the address of the columns."""
+        """The tiles of Q, later of O; the stages of K; the stages of V; the barriers; the address of the columns."""
         memory, tuning, variant = SmemAllocator(), self.tuning, self.variant
         tile = tuning.stages * tuning.step * variant.dim_padded
         return (
             memory.allocate_array(self.dtype, variant.tile_m * variant.dim_padded, byte_alignment=1024),
             memory.allocate_array(self.dtype, tile, byte_alignment=1024),
             memory.allocate_array(self.dtype, tile, byte_alignment=1024),
-            memory.allocate_array(Int64, 4 * tuning.stages + 2 * tuning.buffers + 3, byte_alignment=8),
+            memory.allocate_array(
+                Int64, 4 * tuning.stages + tiles_of(variant) * (2 * tuning.buffers + 3), byte_alignment=8
+            ),
             memory.allocate_array(Int32, 1, byte_alignment=4),
         )
 
@@ -121,6 +146,9 @@ class BlackwellForward(Forward):
                 keys_left=self.keys_left,
                 fence_after=self.fence_after,
                 release_keys=self.release_keys,
+                reads_last=self.reads_last,
+                first_column=self.first_column,
+                tiles=tiles_of(variant),
                 wait_filled=self.wait_filled,
                 wait_empty=self.wait_empty,
                 mask=mask,
@@ -130,7 +158,7 @@ class BlackwellForward(Forward):
                 place=(batch, head, m_block),
                 first_row=first_row,
                 rows_left=seq_q.length - first_row,
-                sQ=tcgen05.shared_tiles(sQ, self.dtype, variant.tile_m, variant.dim_padded, 1),
+                sQ=tcgen05.shared_tiles(sQ, self.dtype, ROWS, variant.dim_padded, tiles_of(variant)),
                 sK=tcgen05.shared_tiles(sK, self.dtype, tuning.step, variant.dim_padded, tuning.stages),
                 sV=tcgen05.shared_tiles(sV, self.dtype, tuning.step, variant.dim_padded, tuning.stages),
                 **self.barriers(barriers),
@@ -138,20 +166,22 @@ class BlackwellForward(Forward):
             warp_index = cute.arch.make_warp_uniform(thread // 32)
             self.begin(common, thread, warp_index, held)
             columns = cute.arch.retrieve_tmem_ptr(Float32, 16, held)
-            if warp_index < SOFTMAX_WARPS:
+            softmax_warps = SOFTMAX_WARPS * tiles_of(variant)
+            if warp_index < softmax_warps:
                 if cutlass.const_expr(tuning.registers(variant)):
                     cute.arch.setmaxregister_increase(tuning.registers(variant))
                 rows_q = None if tuning.tma else (q.at(batch, q_row, head), q.stride_row)
                 rows_o = None if tuning.tma else (o.at(batch, q_row, head), o.stride_row)
                 lse_row = lse + (batch * lse_strides[0] + head * lse_strides[1] + seq_q.begin + first_row)
-                self.softmax(common, thread, columns, rows_q, rows_o, lse_row, (to_tanh, to_log2))
+                tile = warp_index // SOFTMAX_WARPS
+                self.softmax(common, tile, thread, columns, rows_q, rows_o, lse_row, (to_tanh, to_log2))
                 if warp_index == 0:
                     self.free_columns(columns, tuning.columns(variant))
             else:
                 if cutlass.const_expr(tuning.registers(variant)):
                     cute.arch.setmaxregister_decrease(OTHERS)
-                if warp_index < SOFTMAX_WARPS + tuning.loaders:
-                    index, lane = warp_index - SOFTMAX_WARPS, thread % 32
+                if warp_index < softmax_warps + tuning.loaders:
+                    index, lane = warp_index - softmax_warps, thread % 32
                     if cutlass.const_expr(tuning.tma):
                         places = (batch, head, Int32(q_row)), (batch, head_kv, seq_k.begin)
                         self.load_bulk(common, index, (q, k, v), places)
@@ -159,24 +189,24 @@ class BlackwellForward(Forward):
                         rows_k = (k.at(batch, k_row, head_kv), k.stride_row)
                         rows_v = (v.at(batch, k_row, head_kv), v.stride_row)
                         self.load(common, index, lane, rows_k, rows_v)
-                elif warp_index == SOFTMAX_WARPS + tuning.loaders:
+                elif warp_index == softmax_warps + tuning.loaders:
                     self.products(common, columns)
                 elif cutlass.const_expr(tuning.tma):
                     self.store_bulk(common, o, (batch, head, Int32(q_row)))
 
     def barriers(self, first: cute.Pointer) -> dict:
-        """The mbarriers: of the buffers of K and V, then NOTE [turns] of mainloop.py, then that Q is there, and that O
-        is."""
-        stages, buffers = self.tuning.stages, self.tuning.buffers
-        scored = first + 4 * stages
+        """The mbarriers: of the buffers of K and V, then, for each query tile, NOTE [turns] of mainloop.py, then that
+        its Q is there, and that its O is."""
+        stages, tiles = self.tuning.stages, tiles_of(self.variant)
+        scored, buffers = first + 4 * stages, tiles * self.tuning.buffers
         return {
             "buffers_k": Buffers(first, stages),
             "buffers_v": Buffers(first + 2 * stages, stages),
             "scored": scored,
             "ready": scored + buffers,
             "added": scored + 2 * buffers,
-            "loaded_q": scored + 2 * buffers + 1,
-            "written_o": scored + 2 * buffers + 2,
+            "loaded_q": scored + 2 * buffers + tiles,
+            "written_o": scored + 2 * buffers + 2 * tiles,
         }
 
     @cute.jit
@@ -185,12 +215,13 @@ class BlackwellForward(Forward):
         tuning = self.tuning
         if thread == 0:
             mbarriers.initialise(common.buffers_k.full, 2, tuning.stages, 1)
-            for i in cutlass.range_constexpr(tuning.buffers):
+            for i in cutlass.range_constexpr(common.tiles * tuning.buffers):
                 cute.arch.mbarrier_init(common.scored + i, 1)
                 cute.arch.mbarrier_init(common.ready + i, SOFTMAX_WARPS)
-            cute.arch.mbarrier_init(common.added, 1)
-            cute.arch.mbarrier_init(common.loaded_q, 1 if tuning.tma else SOFTMAX_WARPS)
-            cute.arch.mbarrier_init(common.written_o, SOFTMAX_WARPS)
+            for i in cutlass.range_constexpr(common.tiles):
+                cute.arch.mbarrier_init(common.added + i, 1)
+                cute.arch.mbarrier_init(common.loaded_q + i, 1 if tuning.tma else SOFTMAX_WARPS)
+                cute.arch.mbarrier_init(common.written_o + i, SOFTMAX_WARPS)
             cute.arch.mbarrier_init_fence()
         if warp_index == 0:
             cute.arch.alloc_tmem(tuning.columns(self.variant), held)
@@ -222,7 +253,9 @@ class BlackwellForward(Forward):
         if index == 0:
             if common.tile_iterator.entries > 0:
                 tiles = TileLoads(q, places[0], common.sQ, dim, functions)
-                tma_loads.load(tiles, Int32(0), common.rows_left, Int32(0), common.loaded_q)
+                for i in cutlass.range_constexpr(common.tiles):
+                    left = self.rows_of_tile(common.rows_left, i)
+                    tma_loads.load(tiles, Int32(i * ROWS), left, Int32(i), common.loaded_q + i)
             tiles = TileLoads(k, places[1], common.sK, dim, functions)
             loads.fill_all(common, common.buffers_k, tiles, None, Int32(0))
         else:
@@ -233,8 +266,11 @@ class BlackwellForward(Forward):
     def store_bulk(self, common: Work, o: BulkOperand, place) -> None:
         """The warp that stores O, whose first row is at `place`: (batch, head, row)."""
         functions = {"whole": self.whole_output, "wait_read": self.wait_read}
-        cute.arch.mbarrier_wait(common.written_o, 0)
-        tma_stores.store(TileStore(o, place, common.sQ, common.dim, functions), common.rows_left)
+        batch, head, row = place
+        for i in cutlass.range_constexpr(common.tiles):
+            cute.arch.mbarrier_wait(common.written_o + i, 0)
+            tile = TileStore(o, (batch, head, row + i * ROWS), common.sQ, common.dim, functions, stage=i)
+            tma_stores.store(tile, self.rows_of_tile(common.rows_left, i))
 
     @cute.jit
     def products(self, common: Work, columns: cute.Pointer) -> None:
@@ -247,11 +283,10 @@ class BlackwellForward(Forward):
             Work(
                 **{
                     **common.__dict__,
-                    "columns_s": columns,
-                    "columns_o": columns + tuning.buffers * tuning.step,
+                    "columns": columns,
                     "mma_s": mma_s,
                     "mma_o": mma_o,
-                    "fragment_q": slice_s.make_fragment_A(slice_s.partition_A(common.sQ[None, None, 0])),
+                    "fragment_q": slice_s.make_fragment_A(slice_s.partition_A(common.sQ)),
                     "fragment_k": slice_s.make_fragment_B(slice_s.partition_B(common.sK)),
                     "fragment_v": slice_o.make_fragment_B(slice_o.partition_B(tcgen05.transposed(common.sV))),
                 }
@@ -259,20 +294,24 @@ class BlackwellForward(Forward):
         )
 
     @cute.jit
-    def softmax(self, common: Work, thread, columns: cute.Pointer, q, o, lse_row, factors) -> None:
-        """A softmax warp's 32 rows of the tile. q, o: (address of the first row, stride of rows); None by TMA."""
+    def softmax(self, common: Work, tile, thread, columns: cute.Pointer, q, o, lse_row, factors) -> None:
+        """A softmax warp's 32 rows of a query tile. thread: of all softmax threads; q, o: (address of the CTA's first
+        row, stride of rows); None by TMA."""
         variant, tuning = self.variant, self.tuning
+        row, thread = thread, thread % SOFTMAX_THREADS
+        loaded_q, written_o = common.loaded_q + tile, common.written_o + tile
         band_offset = Int32(0)
         if cutlass.const_expr(variant.mask == "band"):
             band_offset = read(common.mask.band_offset, common.place[0] * common.mask.band_stride)
-        sQ, fence_shared, fence_output = common.sQ[None, None, 0], self.fence_shared, self.fence_output
+        sQ, fence_shared, fence_output = common.sQ[None, None, tile], self.fence_shared, self.fence_output
         if cutlass.const_expr(not tuning.tma):
             copy = TileCopy(self.dtype, SOFTMAX_THREADS, variant.dim_padded, thread, common.dim)
-            copy.load(q[0], q[1], common.rows_left, sQ)
+            rows_left = self.rows_of_tile(common.rows_left, tile)
+            copy.load(q[0] + rows_before(tile, q[1]), q[1], rows_left, sQ)
             cute.arch.cp_async_commit_group()
             cute.arch.cp_async_wait_group(0)
             fence_shared()
-            mainloop.arrive(common.loaded_q)
+            mainloop.arrive(loaded_q)
         row_ref, row_sum = (cute.make_rmem_tensor(1, Float32) for _ in range(2))
         row_ref.fill(-Float32.inf)
         row_sum.fill(0.0)
@@ -282,16 +321,21 @@ class BlackwellForward(Forward):
                 "keep_keys": self.keep_keys,
                 "correction": self.correction,
                 "finite": self.finite,
+                "power_of": self.power_of,
                 "allow_all": self.allow_all,
                 "wait_scored": self.wait_scored,
                 "wait_loaded": self.wait_loaded,
                 "wait_stored": self.wait_stored,
                 "wait_added": self.wait_added,
                 "thread": thread,
-                "mask_rows": tcgen05.LaneRow(thread, tuning.step),
+                "row": row,
+                "mask_rows": tcgen05.LaneRow(row, tuning.step),
                 "band_offset": band_offset,
-                "columns_s": columns,
-                "columns_o": columns + tuning.buffers * tuning.step,
+                "columns_s": columns + self.first_column(variant, tuning, tile, "scores"),
+                "columns_o": columns + self.first_column(variant, tuning, tile, "output"),
+                "scored": self.own_barrier(common.scored, tile, tuning.buffers),
+                "ready": common.ready + tile * tuning.buffers,
+                "added": self.own_barrier(common.added, tile, 1),
                 "row_ref": row_ref,
                 "row_sum": row_sum,
                 "to_tanh": factors[0],
@@ -301,21 +345,21 @@ class BlackwellForward(Forward):
         mainloop.softmax_steps(w)
         # Q is there, and the products that read it are done for all: its place becomes that of O
         if tuning.tma and common.tile_iterator.entries > 0:
-            cute.arch.mbarrier_wait(common.loaded_q, 0)
-        self.meet()
+            cute.arch.mbarrier_wait(loaded_q, 0)
+        meet(MEETING + 1 + tile)
         self.write_row(w, sQ, lse_row)
         if cutlass.const_expr(tuning.tma):
             fence_output()
-            mainloop.arrive(common.written_o)
-        self.meet()
+            mainloop.arrive(written_o)
+        self.meet_all(tile, common.tiles)
         if cutlass.const_expr(not tuning.tma):
-            copy.store(sQ, o[0], o[1], common.rows_left)
+            copy.store(sQ, o[0] + rows_before(tile, o[1]), o[1], rows_left)
 
     @cute.jit
     def write_row(self, w: Work, sO: cute.Tensor, lse_row) -> None:
         """Divide a thread's row of O by its sum and write it to shared memory, and its log-sum-exp to global memory."""
         n_entries, total, lse_of = w.tile_iterator.entries, w.row_sum[0], self.lse_of
-        thread, rows_left = w.thread, w.rows_left
+        row, rows_left = w.row, w.rows_left
         factor, wait_loaded, wait_added = self.inverse_of(total), self.wait_loaded, self.wait_added
         if n_entries > 0:
             wait_added(w, n_entries * (self.variant.tile_n // self.tuning.step) - 1)
@@ -332,12 +376,8 @@ class BlackwellForward(Forward):
         value, reference = -Float32.inf, w.row_ref[0] * w.to_log2
         if total != 0.0:
             value = lse_of(reference, total)
-        if thread < rows_left:
-            cute.make_tensor(lse_row + thread, cute.make_layout(1))[0] = value
-
-    def meet(self) -> None:
-        """The softmax threads wait for each other."""
-        cute.arch.barrier(barrier_id=MEETING, number_of_threads=SOFTMAX_THREADS)
+        if row < rows_left:
+            cute.make_tensor(lse_row + row, cute.make_layout(1))[0] = value
 
 
 @cute.jit

@@ -8,6 +8,8 @@ has been rescaled to the references that they are relative to; `added` (one for 
 done.
 Products take effect in the order of their issue, so that scores may replace the probabilities that the product before
 them reads. With two buffers the scores of step s + 1 are computed during the softmax of step s.
+Two query tiles have all of these each, and are served by turns: while one's softmax runs, the other's products do. The
+stages of K and V are released by the products of the second one, which follow those of the first.
 Phases are counted by steps. A softmax warp waits for every phase of `added`, whether it has to rescale O or not: a wait
 by parity takes the phase before the last for the one to come.
 """
@@ -17,7 +19,8 @@ from cutlass import Float32, Int32, cute
 
 from kernels.blocksparse.common import layouts, mask_words, tcgen05
 from kernels.blocksparse.common.list_reader import listed
-from kernels.blocksparse.forward.mainloop import LAG, exponentials, load_words, mask_scores, masks, slot_of
+from kernels.blocksparse.forward.blackwell.exponentials import exponentials
+from kernels.blocksparse.forward.mainloop import LAG, cap_scores, load_words, mask_scores, masks, slot_of
 
 
 @cute.jit
@@ -25,29 +28,41 @@ def issue_products(w) -> None:
     """The issuing warp: scores of all steps and their products with V, into tensor memory."""
     n_steps = w.tile_iterator.entries * (w.variant.tile_n // w.tuning.step)
     if n_steps > 0:
-        cute.arch.mbarrier_wait(w.loaded_q, 0)
-        issue_scores(w, Int32(0))
+        for tile in cutlass.range_constexpr(w.tiles):
+            cute.arch.mbarrier_wait(w.loaded_q + tile, 0)
+            issue_scores(w, tile, Int32(0))
     for s in cutlass.range(n_steps):
         more = s + 1 < n_steps
-        if cutlass.const_expr(w.tuning.buffers == 1):
-            issue_values(w, s)
-        if more:
-            issue_scores(w, s + 1)
-        if cutlass.const_expr(w.tuning.buffers == 2):
-            issue_values(w, s)
+        for tile in cutlass.range_constexpr(w.tiles):
+            if cutlass.const_expr(w.tuning.buffers == 1):
+                issue_values(w, tile, s)
+            if more:
+                issue_scores(w, tile, s + 1)
+            if cutlass.const_expr(w.tuning.buffers == 2):
+                issue_values(w, tile, s)
 
 
 @cute.jit
-def issue_scores(w, s: Int32) -> None:
-    """Q · Kᵀ of a step, and the arrivals that follow it."""
-    stage, buffer = s % w.tuning.stages, s % w.tuning.buffers
+def issue_scores(w, tile: cutlass.Constexpr, s: Int32) -> None:
+    """Q · Kᵀ of a query tile in a step, and the arrivals that follow it."""
+    stage, buffer, step = s % w.tuning.stages, s % w.tuning.buffers, w.tuning.step
     fence_after, release, wait_filled = w.fence_after, w.release_keys, w.wait_filled
-    wait_filled(w.buffers_k, s)
+    reads_last, first_column = w.reads_last, w.first_column
+    if cutlass.const_expr(tile == 0):
+        wait_filled(w.buffers_k, s)
     fence_after()
-    acc = tcgen05.sums(w.mma_s, w.columns_s + buffer * w.tuning.step, w.tuning.step)
-    tcgen05.multiply(w.mma_s, acc, w.fragment_q, w.fragment_k[None, None, None, stage], False)
-    release(w.buffers_k.empty + stage)
-    tcgen05.commit(w.scored + buffer)
+    columns = w.columns + first_column(w.variant, w.tuning, tile, "scores")
+    acc = tcgen05.sums(w.mma_s, columns + buffer * step, step)
+    q, k = w.fragment_q[None, None, None, tile], w.fragment_k[None, None, None, stage]
+    tcgen05.multiply(w.mma_s, acc, q, k, False)
+    if cutlass.const_expr(reads_last(tile, w.tiles)):
+        release(w.buffers_k.empty + stage)
+    tcgen05.commit(w.scored + tile * w.tuning.buffers + buffer)
+
+
+def reads_last(tile: int, tiles: int) -> bool:
+    """True for the query tile whose products are the last ones that read a stage of K or V."""
+    return tile == tiles - 1
 
 
 @cute.jit
@@ -57,18 +72,23 @@ def release_keys(barrier: cute.Pointer) -> None:
 
 
 @cute.jit
-def issue_values(w, s: Int32) -> None:
-    """O += P · V of a step, and the arrivals that follow it."""
-    stage, buffer = s % w.tuning.stages, s % w.tuning.buffers
+def issue_values(w, tile: cutlass.Constexpr, s: Int32) -> None:
+    """O += P · V of a query tile in a step, and the arrivals that follow it."""
+    stage, buffer, step = s % w.tuning.stages, s % w.tuning.buffers, w.tuning.step
     fence_after, wait_filled = w.fence_after, w.wait_filled
-    wait_filled(w.buffers_v, s)
-    cute.arch.mbarrier_wait(w.ready + buffer, s // w.tuning.buffers % 2)
+    reads_last, first_column = w.reads_last, w.first_column
+    if cutlass.const_expr(tile == 0):
+        wait_filled(w.buffers_v, s)
+    cute.arch.mbarrier_wait(w.ready + tile * w.tuning.buffers + buffer, s // w.tuning.buffers % 2)
     fence_after()
-    operand_p = tcgen05.operand_a(w.mma_o, w.columns_s + buffer * w.tuning.step, w.dtype, w.tuning.step)
-    acc = tcgen05.sums(w.mma_o, w.columns_o, w.variant.dim_padded)
+    columns_s = w.columns + first_column(w.variant, w.tuning, tile, "scores")
+    columns_o = w.columns + first_column(w.variant, w.tuning, tile, "output")
+    operand_p = tcgen05.operand_a(w.mma_o, columns_s + buffer * step, w.dtype, step)
+    acc = tcgen05.sums(w.mma_o, columns_o, w.variant.dim_padded)
     tcgen05.multiply(w.mma_o, acc, operand_p, w.fragment_v[None, None, None, stage], s > 0)
-    tcgen05.commit(w.buffers_v.empty + stage)
-    tcgen05.commit(w.added)
+    if cutlass.const_expr(reads_last(tile, w.tiles)):
+        tcgen05.commit(w.buffers_v.empty + stage)
+    tcgen05.commit(w.added + tile)
 
 
 @cute.jit
@@ -93,6 +113,7 @@ def softmax_steps(w) -> None:
         wait_scored(w, s)
         tcgen05.load(w.columns_s + buffer * step, w.thread, acc_s)
         wait_loaded()
+        cap_scores(w, acc_s)
         mask_scores(w, acc_s, masks(w, s // steps_per_block, key), key)
         if s > 0:
             wait_added(w, s - 1)

@@ -2,7 +2,8 @@
 
 NOTE [two CTAs] Up to head dim 128 two CTAs share an SM: while one's softmax runs the other's products do, and neither
 needs a second buffer for that. Half of shared memory then holds one stage of K and V, half of tensor memory one tile of
-scores. Larger dims have an SM for each CTA, which computes the next scores during its softmax.
+scores. Larger dims have an SM for each CTA, which computes the next scores during its softmax. So has a tile of 256
+queries, which fills tensor memory at head dim 128: NOTE [two query tiles] of kernel.py.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from kernels.blocksparse.spec.sm100 import COLUMNS, MOST, REGISTERS, RESERVED, ROWS, SHARED
+from kernels.blocksparse.spec.variant import PAIR
 
 if TYPE_CHECKING:
     from kernels.blocksparse.spec.variant import Variant
 
-SOFTMAX_WARPS = ROWS // 32  # one thread for each row
+SOFTMAX_WARPS = ROWS // 32  # of a query tile: one thread for each row
 BARRIERS = 256  # bytes set aside for barriers and the address of the columns
+GROUP = 4  # pairs of exponentials of which `polynomials` are
 OTHERS = 48  # registers of a thread that has no row, where those of the softmax take more than their share
 
 
@@ -30,6 +33,7 @@ class BlackwellTuning:
     ctas      of an SM, 1 or 2: NOTE [two CTAs]
     tma       1: Q, K and V are loaded and O is stored by TMA, NOTE [whole tiles] of tma_loads.py; 0: loads by cp.async,
               and O by all softmax threads
+    polynomials   pairs of exponentials, of each GROUP, that are polynomials: NOTE [polynomials] of exponentials.py
     """
 
     step: int
@@ -37,6 +41,7 @@ class BlackwellTuning:
     buffers: int
     ctas: int
     tma: int
+    polynomials: int
 
     @property
     def loaders(self) -> int:
@@ -46,14 +51,14 @@ class BlackwellTuning:
     def threads(self, variant: Variant) -> int:
         """Threads of a CTA: those of the softmax, those that load, a warp that issues the products, by TMA one that
         stores O, and what makes them whole warpgroups, as setmaxnreg needs them."""
-        warps = SOFTMAX_WARPS + self.loaders + 1 + self.tma
+        warps = SOFTMAX_WARPS * (variant.tile_m // ROWS) + self.loaders + 1 + self.tma
         return 32 * (-(-warps // 4) * 4)
 
     def registers(self, variant: Variant) -> int:
         """Registers of a softmax thread; 0: all threads keep those of the launch, else the others keep OTHERS."""
-        groups = self.threads(variant) // 128
+        groups, rows = self.threads(variant) // 128, variant.tile_m // ROWS  # warpgroups; those of the softmax
         launched = min(REGISTERS // (128 * groups * self.ctas) // 8 * 8, MOST)
-        most = min(groups * launched - (groups - 1) * OTHERS, MOST) // 8 * 8
+        most = min((groups * launched - (groups - rows) * OTHERS) // rows, MOST) // 8 * 8
         return 0 if launched == MOST else most
 
     def shared_bytes(self, variant: Variant) -> int:
@@ -62,24 +67,33 @@ class BlackwellTuning:
 
     def columns(self, variant: Variant) -> int:
         """Columns of tensor memory that one CTA allocates: a power of two."""
-        used = self.buffers * self.step + variant.dim_padded
+        used = variant.tile_m // ROWS * (self.buffers * self.step + variant.dim_padded)
         return max(32, 1 << (used - 1).bit_length())
 
 
-def blackwell_tuning(variant: Variant) -> BlackwellTuning:
-    """The layout that `variant` is built with. Raises ValueError for tiles or overrides that cannot work."""
-    if variant.tile_m != ROWS:
-        raise ValueError(f"variant.tile_m is {variant.tile_m}; products by tcgen05 need {ROWS}")
+def blackwell_tuning(variant: Variant, arch: str = "sm_100a") -> BlackwellTuning:
+    """The layout that `variant` is built with for `arch`, which decides on polynomials alone: sm_103a has twice as many
+    MUFU.EX2 a clock. Raises ValueError for tiles or overrides that cannot work."""
+    if variant.tile_m not in (ROWS, PAIR):
+        raise ValueError(f"variant.tile_m is {variant.tile_m}; products by tcgen05 need {ROWS} or {PAIR}")
     overrides = dict(variant.tuning)
-    large = variant.dim_padded > 128
-    ctas = overrides.get("ctas", 1 if large else 2)
+    large, pair = variant.dim_padded > 128, variant.tile_m == PAIR
+    ctas = overrides.get("ctas", 1 if large or pair else 2)
     each = 2 if ctas == 1 else 1
-    values = {"step": 64 if large else variant.tile_n, "stages": each, "buffers": each, "ctas": ctas, "tma": 1}
+    values = {
+        "step": 64 if large else variant.tile_n,
+        "stages": each,
+        "ctas": ctas,
+        "tma": 1,
+        "polynomials": 0 if large or arch == "sm_103a" else 1,
+    }
+    values["buffers"] = 1 if pair else each
     names = [field.name for field in fields(BlackwellTuning)]
     if unknown := sorted(set(overrides) - set(names)):
         raise ValueError(f"variant.tuning has {unknown}; the Blackwell forward kernel knows {names}")
     tuning = BlackwellTuning(**{**values, **overrides})
     numbers = {tuning.stages, tuning.buffers, tuning.ctas} <= {1, 2} and tuning.tma in (0, 1)
+    numbers = numbers and tuning.polynomials in range(GROUP + 1)
     if variant.tile_n % tuning.step or tuning.step % 32 or not numbers:
         raise ValueError(f"variant.tuning {tuning} does not fit tiles {variant.tile_m} × {variant.tile_n}")
     if tuning.registers(variant) and tuning.registers(variant) < 200:

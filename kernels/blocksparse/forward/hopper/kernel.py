@@ -207,6 +207,8 @@ class HopperForward(Forward):
             more = tile.batch >= 0
             if more:
                 if cutlass.const_expr(role == "announce"):
+                    if cutlass.const_expr(self.tuning.lead):
+                        cute.arch.barrier(barrier_id=self.next_due(), number_of_threads=64)
                     if announces:
                         total = common.shape[0] * common.shape[1] * common.shape[3]
                         number = tile_scheduler.next_number(persistent[0], persistent[1], total)
@@ -234,7 +236,7 @@ class HopperForward(Forward):
         place = tile.batch, self.kv_head_of(tile.head, common.shape[1], common.shape[2]), tile.keys.begin
         if cutlass.const_expr(role == "k"):
             tiles = TileLoads(operands[1], place, common.sK, common.dim, self.tma_functions())
-            loads.fill_all(w, common.buffers_k, tiles, common.sPlace, before)
+            loads.fill_all(w, common.buffers_k, tiles, common.sPlace, before, self.tuning.lead, self.next_due())
         else:
             tiles = TileLoads(operands[2], place, common.sV, common.dim, self.tma_functions())
             loads.fill_all(w, common.buffers_v, tiles, None, before)
@@ -383,3 +385,7 @@ class HopperForward(Forward):
     def turn_of(self, group: Int32) -> Int32:
         """The named barrier at which a warpgroup waits for its turn."""
         return 1 + self.tuning.warpgroups(self.variant) + group
+
+    def next_due(self) -> int:
+        """The named barrier at which the announcing warp waits for the one that loads K. NOTE [tiles]"""
+        return 1 + 2 * self.tuning.warpgroups(self.variant)

@@ -19,16 +19,14 @@ from cutlass.cute.nvgpu import warpgroup
 from kernels.blocksparse.common import buffers, layouts, mask_words, mma
 from kernels.blocksparse.forward.hopper import wgmma
 from kernels.blocksparse.forward.hopper.tuning import WARPGROUP
-from kernels.blocksparse.forward.mainloop import LAG, exponentiate, load_words, mask_scores, masks
+from kernels.blocksparse.forward.mainloop import LAG, cap_scores, exponentiate, load_words, mask_scores, masks
 
 
 @cute.jit
 def multiply_steps(w) -> None:
     """Runs all steps of the row: acc_o, row_ref and row_sum from zero to their ends. w.before: steps of earlier
     tiles."""
-    step = w.tuning.step
-    steps_per_block = w.variant.tile_n // step
-    n_steps = w.tile_iterator.entries * steps_per_block
+    n_steps = w.tile_iterator.entries * (w.variant.tile_n // w.tuning.step)
     wait_filled, rounded = w.wait_filled, cute.make_rmem_tensor_like(w.acc_s, w.dtype)
     if n_steps > 0:
         wait_filled(w.buffers_k, w.before)
@@ -36,34 +34,20 @@ def multiply_steps(w) -> None:
         await_turn(w)
         issue_scores(w, Int32(0))
         pass_turn(w)
-        words = load_words_now(w, Int32(0), slot, key, Int32(0))
+        load_words(w, Int32(0), slot, key, Int32(0))
         warpgroup.wait_group(0)
         buffers.release(w.buffers_k, w.before)
-        mask_scores(w, w.acc_s, masks(w, Int32(0), key), key, words)
+        cap_scores(w, w.acc_s)
+        mask_scores(w, w.acc_s, masks(w, Int32(0), key), key)
         follow(w) if w.tuning.rescale else advance(w)
         exponentiate(w, w.acc_s)
         round_into(rounded, w.acc_s)
 
-        never = mask_words.branch(w.length_k < 0)
-        for s in cutlass.range(1, n_steps):
-            wait_filled(w.buffers_k, w.before + s)
-            key, slot = place_of_step(w, s)
-            await_turn(w)
-            issue_scores(w, s)
-            wait_filled(w.buffers_v, w.before + s - 1)
-            issue_values(w, rounded, s - 1)
-            pass_turn(w)
-            masked = masks(w, s // steps_per_block, key)
-            words = load_words_now(w, s // steps_per_block, slot, key, s % steps_per_block * step)
-            warpgroup.wait_group(1)
-            buffers.release(w.buffers_k, w.before + s)
-            mask_scores(w, w.acc_s, masked, key, words)
-            moved = follow(w) if w.tuning.rescale else advance(w)
-            exponentiate_parts(w, never)
-            warpgroup.wait_group(0)
-            buffers.release(w.buffers_v, w.before + s - 1)
-            round_into(rounded, w.acc_s)
-            rescale_output(w, moved)
+        masked_steps = cutlass.max(steps_with_masks(w, n_steps), 1)
+        for s in cutlass.range(1, masked_steps):
+            multiply_step(w, rounded, s, True)
+        for s in cutlass.range(masked_steps, n_steps):
+            multiply_step(w, rounded, s, False)
 
         wait_filled(w.buffers_v, w.before + n_steps - 1)
         warpgroup.fence()
@@ -72,12 +56,46 @@ def multiply_steps(w) -> None:
         buffers.release(w.buffers_v, w.before + n_steps - 1)
 
 
-def load_words_now(w, entry: Int32, slot: Int32, first_key: Int32, first_column: Int32):
-    """Load the mask's words while the products run, or return what `mask_scores` loads them by."""
-    if w.tuning.words:
-        return entry, slot, first_column
-    load_words(w, entry, slot, first_key, first_column)
-    return None
+@cute.jit
+def steps_with_masks(w, n_steps: Int32) -> Int32:
+    """How many of the first steps may need their mask: those of partial blocks, which come first, or all where the
+    keys end inside a block."""
+    partial = w.tile_iterator.n_partial * (w.variant.tile_n // w.tuning.step)
+    return n_steps if w.length_k % w.variant.tile_n != 0 else partial
+
+
+@cute.jit
+def multiply_step(w, rounded: cute.Tensor, s: Int32, masks_scores: cutlass.Constexpr) -> None:
+    """A step after the first: its scores and the product of the step before, then its exponentials. masks_scores:
+    False where no step of the loop needs a mask, which then has none of its registers and branches."""
+    step, steps_per_block, wait_filled = w.tuning.step, w.variant.tile_n // w.tuning.step, w.wait_filled
+    wait_filled(w.buffers_k, w.before + s)
+    if cutlass.const_expr(masks_scores):
+        key, slot = place_of_step(w, s)
+    await_turn(w)
+    issue_scores(w, s)
+    wait_filled(w.buffers_v, w.before + s - 1)
+    issue_values(w, rounded, s - 1)
+    pass_turn(w)
+    if cutlass.const_expr(masks_scores):
+        masked = masks(w, s // steps_per_block, key)
+        load_words(w, s // steps_per_block, slot, key, s % steps_per_block * step)
+    warpgroup.wait_group(1)
+    if cutlass.const_expr(masks_scores):
+        buffers.release(w.buffers_k, w.before + s)
+    elif cutlass.const_expr(not w.tuning.held):
+        buffers.release_multiplied(w.buffers_k, w.before + s)
+    cap_scores(w, w.acc_s)
+    if cutlass.const_expr(masks_scores):
+        mask_scores(w, w.acc_s, masked, key)
+    moved = follow(w) if w.tuning.rescale else advance(w)
+    exponentiate(w, w.acc_s)
+    if cutlass.const_expr(not masks_scores and w.tuning.held):
+        buffers.release_multiplied(w.buffers_k, w.before + s)
+    warpgroup.wait_group(0)
+    buffers.release_multiplied(w.buffers_v, w.before + s - 1)
+    round_into(rounded, w.acc_s)
+    rescale_output(w, moved)
 
 
 def await_turn(w) -> None:
@@ -169,36 +187,6 @@ def follow(w) -> None:
         factors[i] = factor_of(row_ref[i] * w.to_log2, finite_of(row_max) * w.to_log2)
         row_sum[i] = row_sum[i] * factors[i]
         row_ref[i] = row_max
-
-
-@cute.jit
-def exponentiate_parts(w, never: Int32) -> None:
-    """As mainloop.exponentiate; the last part comes after a branch, which the assembler moves no waits and no
-    exponentials across: so the wait for P · V stands behind the first `late - 1` quarters of them."""
-    acc_s_mn, quarters = layouts.rows_columns(w.acc_s), w.tuning.late - 1
-    if cutlass.const_expr(quarters < 0):
-        exponentiate(w, w.acc_s)
-    else:
-        columns = cute.size(acc_s_mn, mode=[1])
-        totals, offsets = (cute.make_rmem_tensor(cute.size(w.row_ref), Float32) for _ in range(2))
-        for i in cutlass.range_constexpr(cute.size(w.row_ref)):
-            offsets[i] = w.finite(w.row_ref[i]) * w.to_log2
-            totals[i] = Float32(0.0)
-        exponentiate_columns(w, acc_s_mn, offsets, totals, (0, quarters * columns // 4))
-        for _ in cutlass.range(never):
-            totals[0] = totals[0] * w.to_log2 + offsets[0]
-        exponentiate_columns(w, acc_s_mn, offsets, totals, (quarters * columns // 4, columns))
-        for i in cutlass.range_constexpr(cute.size(w.row_ref)):
-            w.row_sum[i] = w.row_sum[i] + totals[i]
-
-
-@cute.jit
-def exponentiate_columns(w, acc_s_mn: cute.Tensor, offsets, totals, columns: cutlass.Constexpr) -> None:
-    """Some columns' scores become exponentials, which are added to the totals."""
-    for c in cutlass.range_constexpr(*columns):
-        for i in cutlass.range_constexpr(cute.size(offsets)):
-            acc_s_mn[i, c] = cute.math.exp2(acc_s_mn[i, c] * w.to_log2 - offsets[i], fastmath=True)
-            totals[i] = totals[i] + acc_s_mn[i, c]
 
 
 @cute.jit

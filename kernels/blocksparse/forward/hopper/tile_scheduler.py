@@ -6,6 +6,9 @@ NOTE [tiles] A CTA begins with the tile of its own number and then takes numbers
 have been taken: the hardware's order of launches, without its start of a CTA for each. One loading warp announces tiles
 in pipeline stages in shared memory, one ahead: it finds out where the next tile lies and which blocks are listed for it
 while the others are still busy, and the loading warps fetch its Q, K and V while the multiplying ones finish the last.
+By TMA it takes the next tile's number when K of the last `HopperTuning.lead` steps is yet to be loaded, which the warp
+that loads K tells it at a named barrier. A number that a CTA takes at the start of a long tile waits for the tile's end
+while other CTAs run out of tiles, and CTAs are then spread over more heads' K and V than the L2 cache holds.
 Every warp takes every announced tile, in order, and says when it has read it; a tile of batch -1 is the end. All that
 is counted over tiles (steps, for the buffers of K and V; tiles, for those of Q and of the announced tiles) every warp
 counts for itself.

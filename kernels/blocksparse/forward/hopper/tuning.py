@@ -35,9 +35,9 @@ class HopperTuning:
     tma         1: Q, K and V are loaded by TMA, NOTE [whole tiles] of tma_loads.py; 0: by cp.async
     turns       1: warpgroups issue their products one after the other, NOTE [turns] of hopper/mainloop.py
     rescale     1: O follows the rows' maxima in every step; 0: where one has fallen behind, mainloop.rescale
-    words       1: the mask's words are loaded where they are applied; 0: while the products run
-    late        1 to 5: a step's product with V is waited for after the first late - 1 quarters of its exponentials;
-                0: where the assembler puts the wait
+    held        1: in steps without a mask K is released after the exponentials; 0: as soon as it has been multiplied
+    lead        steps of a tile whose K is still to be loaded when the CTA takes its next one, NOTE [tiles] of
+                tile_scheduler.py; 0: it takes it at the tile's start, as it does without TMA
     """
 
     step: int
@@ -48,9 +48,9 @@ class HopperTuning:
     loading: int = 0
     tma: int = 0
     turns: int = 0
-    late: int = 0
     rescale: int = 0
-    words: int = 0
+    held: int = 0
+    lead: int = 0
 
     def warpgroups(self, variant: Variant) -> int:
         """Those that multiply; one more loads."""
@@ -67,22 +67,25 @@ class HopperTuning:
 
 def hopper_tuning(variant: Variant) -> HopperTuning:
     """The layout that `variant` is built with. Raises ValueError for overrides that cannot work."""
-    large = variant.dim_padded > 128
+    narrow, large = variant.tile_m == ROWS, variant.dim_padded > 128
     values = {
-        "step": 64 if large else variant.tile_n,
+        "step": 64 if large or narrow else variant.tile_n,
         "stages": 2,
-        "tiles": 1 if large else 2,
-        "ctas": 1,
+        "tiles": 1 if large or narrow else 2,
+        "ctas": 1 if large or not narrow else 2 if variant.dim_padded > 64 else 3,
         "tma": 1,
+        "lead": 0 if narrow else 4,
+        "turns": int(not narrow and (variant.tile_m == WIDE or variant.dim_padded in (96, 128))),
         "rescale": int(variant.tile_m == WIDE),
+        "held": int(variant.tile_m != WIDE),
     }
     overrides = dict(variant.tuning)
     names = [field.name for field in fields(HopperTuning)]
     if unknown := sorted(set(overrides) - set(names)):
         raise ValueError(f"variant.tuning has {unknown}; the Hopper forward kernel knows {names}")
     tuning = HopperTuning(**{**values, **overrides})
-    if not {tuning.tma, tuning.turns, tuning.rescale, tuning.words} <= {0, 1} or tuning.late not in range(6):
-        raise ValueError(f"variant.tuning {tuning}: tma, turns, rescale and words must be 0 or 1, late from 0 to 5")
+    if not {tuning.tma, tuning.turns, tuning.rescale, tuning.held} <= {0, 1} or tuning.lead not in range(256):
+        raise ValueError(f"variant.tuning {tuning}: tma, turns, rescale and held must be 0 or 1, lead from 0 to 255")
     # what a CTA's threads are launched with is all that they can share out: one that asks for more waits forever
     if "loading" not in overrides:
         tuning = replace(tuning, loading=LOADING[tuning.tma])

@@ -20,7 +20,7 @@ from kernels.blocksparse.lists.types import (
     LPTOrder,
     WriteOrder,
 )
-from kernels.blocksparse.spec.variant import WIDE
+from kernels.blocksparse.spec.variant import PAIR, WIDE
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ def check_shapes(
     """Types, dtypes, devices, shapes. backward: whether backward lists are needed. Raises ValueError."""
     check_types(blocks)
     device = blocks.device if device is None else device
-    tiles_m = (*TILES, WIDE) if blocks.backward is None else TILES
+    tiles_m = (*TILES, WIDE, PAIR) if blocks.backward is None else TILES
     for name, tiles in (("tile_m", tiles_m), ("tile_n", TILES)):
         if getattr(blocks, name) not in tiles:
             raise ValueError(f"blocks.{name}: needs one of {tiles}, got {getattr(blocks, name)}")

@@ -1,5 +1,7 @@
 """Arguments: what has to stand around an instruction, and which cases have to come to it."""
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
@@ -54,3 +56,35 @@ def test_arguments_about_functions_name_some_that_are_there():
     named = [one.inside.split() for one in TRITON_ARGUMENTS if one.inside]
     assert named and all(lines_of(*one) for one in named)
     assert isinstance(TRITON_ARGUMENTS[0], Argument)
+
+
+def changed(operator: str, before: str, after: str, line: int, kind: str) -> Result:
+    """A missed mutant of dynamic_mask, looked at: nothing differed."""
+    bug = PtxMutant("c", kind, operator, line, before, after, target="dynamic_mask")
+    return Result(bug.id, bug, "missed", looked=True, reaching=12, same_bits=True, same_values=True)
+
+
+@pytest.mark.parametrize(("made", "status"), [("add.f32", "equivalent"), ("mul.f32", "missed")])
+def test_any_thread_may_write_what_a_reduction_ends_with(made, status):
+    text = f"\t{made} \t%r2, %r3, %r4;\n\t@%p1 st.shared.b32 [ %r1 + 0 ], %r2;\n"
+    before, after = (f"@{guard} st.shared.b32 [ %r1 + 0 ], %r2;" for guard in ("%p1", "!%p1"))
+    assert judged(changed("guard_negated", before, after, 2, "forward_kernel"), lambda bug: text).status == status
+
+
+def test_the_bound_of_dlse_is_a_second_one_and_that_of_the_rows_is_not():
+    path = Path(__file__).parents[4] / "kernels/dynamic_mask/row_state.py"
+    lines = path.read_text().splitlines()
+    second = next(n for n, line in enumerate(lines, 1) if "m < len_dlse" in line)
+    first = next(n for n, line in enumerate(lines, 1) if "inside = m < n_q" in line)
+    before, after = (f"setp.{compare}.s32 %p1, %r2, %r3;" for compare in ("lt", "le"))
+    for number, status in ((second, "equivalent"), (first, "missed")):
+        text = f"\tor.b32 \t%r2, %r1, 28;\n\t.loc\t1 {number} 5 // row_state.py:{number}:5\n\t{before}\n"
+        found = judged(changed("compare_shifted", before, after, 3, "row_state_kernel"), lambda bug, text=text: text)
+        assert found.status == status
+
+
+@pytest.mark.parametrize(("label", "status"), [("$L__BB0_7:  // %._crit_edge", "equivalent"), ("$L__BB0_4:", "missed")])
+def test_a_wait_where_a_loop_is_left_has_nothing_to_wait_for(label, status):
+    text = f"{label}\n\t.loc\t1 175 29\n\tcp.async.wait_group \t0;\n\tbar.sync \t0;\n"
+    found = changed("wait_dropped", "cp.async.wait_group 0;", ";", 3, "forward_kernel")
+    assert judged(found, lambda bug: text).status == status

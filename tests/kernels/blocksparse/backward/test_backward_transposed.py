@@ -128,6 +128,16 @@ SPECS = {
         (64 * 70 + 1,), (130,), 2, 1, dim=64, tile_m=64, deterministic=True, group_split=1
     ),
     "float32": Spec((140,), (130,), 2, 1, dim=120, tile_m=128, mask="random", float32=True),
+    "runs of tiles": Spec((800,), (150,), 2, 1, dim=128, tile_m=128),
+    "runs of tiles, causal": Spec((1500, 300), (1400, 300), dim=128, tile_m=128, mask="causal"),
+    "runs of tiles, three windows of pieces, packed": Spec(
+        (1300, 650), (260, 140), 8, 1, dim=128, tile_m=128, packed=True
+    ),
+    "runs of tiles, split, float16, a view": Spec(
+        (1290,), (128,), 4, 1, dim=104, tile_m=128, mask="random", dtype=torch.float16, view=True, group_split=2
+    ),
+    "no runs, as asked": Spec((700,), (130,), 2, 1, dim=128, tile_m=128, tuning=(("runs", 0),)),
+    "no runs with a soft cap": Spec((700,), (130,), 2, 1, dim=128, tile_m=128, softcap=1.5),
     "no keys": Spec((100, 60), (0, 60), dim=64, tile_m=64, mask="causal", packed=True),
 }
 
@@ -153,14 +163,25 @@ ORDERED = Spec((300, 130), (300, 140), 2, 1, dim=128, tile_m=128, mask="random",
 CAPPED = Spec((300,), (300,), 2, 1, dim=64, tile_m=128, mask="causal", softcap=1.5)
 
 
+RUNS = Spec((900,), (770,), 2, 1, dim=128, tile_m=128, mask="causal", group_split=1)
+
+
 def bugs():
     """Mutants of the backward kernel that this loop has the injection points of."""
     tuned = variant()
     points = set(type(_kernel(tuned)).INJECTION_POINTS)
-    for name, mutant in MUTANTS.items():
-        replaced = set(mutant.injection.backward.replacements) - set(OF_PREPROCESS)
+    for name in MUTANTS:
+        replaced = replaced_by(name)
         if replaced and replaced <= points and name != "lock_is_n_block":
             yield name
+
+
+ORDER = {"lock_of", "wait", "release", "ended_step", "semaphore"}  # of ordered adds alone
+
+
+def replaced_by(name):
+    """The injection points of a mutant in the backward kernel."""
+    return set(MUTANTS[name].injection.backward.replacements) - set(OF_PREPROCESS)
 
 
 def _kernel(of):
@@ -175,6 +196,15 @@ def test_planted_bugs_are_seen(name):
     injection = MUTANTS[name].injection.backward
     spec = CAPPED if "softcap" in name else ORDERED
     problem, out, reports = run(spec, injection, warp_schedule="random", seed=3)
+    ended = all(r.status == "finished" and not r.findings for r in reports)
+    assert not ended or max(errors(problem, out).values()) > 1
+
+
+@pytest.mark.parametrize("name", [name for name in bugs() if not ORDER & replaced_by(name)])
+def test_planted_bugs_are_seen_with_runs(name):
+    """Likewise; adds are in any order."""
+    spec = CAPPED if "softcap" in name else RUNS
+    problem, out, reports = run(spec, MUTANTS[name].injection.backward, warp_schedule="random", seed=3)
     ended = all(r.status == "finished" and not r.findings for r in reports)
     assert not ended or max(errors(problem, out).values()) > 1
 

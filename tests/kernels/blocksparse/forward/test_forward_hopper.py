@@ -31,7 +31,7 @@ from kernels.blocksparse.spec.variant import (
     forward_products,
 )
 
-BY_TMA = {"late": 2, "rescale": 1, "tma": 1, "turns": 1, "words": 1}
+BY_TMA = {"rescale": 1, "tma": 1, "turns": 1}
 
 
 def variant(dim=64, tile_m=128, tile_n=128, mask="none", **options):
@@ -90,6 +90,11 @@ def test_other_archs_are_refused(arch):
         build(variant(), arch)
 
 
+@pytest.mark.parametrize("tile_m", [64, 128, WIDE])
+def test_the_hopper_kernel_is_the_default_of_its_arch(tile_m):
+    assert forward_products("sm_90a", tile_m) == "wgmma"
+
+
 def test_a_variant_says_its_products_and_only_kernels_that_multiply_have_them():
     assert build_name(variant(), "sm_90a") != build_name(Variant("forward", "bfloat16", 64), "sm_90a")
     with pytest.raises(ValueError, match=r"variant\.products"):
@@ -113,7 +118,7 @@ def test_wide_tiles_are_refused_where_no_kernel_has_them(wrong):
     "tuning",
     [
         *({"step": 48}, {"stages": 3}, {"warps": 4}, {"ctas": 3}, {"registers": 248}, {"tma": 2}, {"turns": -1}),
-        *({"late": 6}, {"rescale": 2}, {"words": 2}),
+        *({"late": 2}, {"rescale": 2}, {"held": 2}, {"lead": -1}),
         *({"loading": 12}, {"stages": 5, "tma": 1}, {"stages": 3, "tma": 1}),
     ],
 )
@@ -145,16 +150,16 @@ def test_random_problems_by_tma_and_in_turns_are_right(seed):
 
 
 @pytest.mark.parametrize(
-    ("tma", "turns", "late", "rescale", "words", "stages", "tiles", "step"),
+    ("held", "tma", "turns", "rescale", "stages", "tiles", "step"),
     [
-        *covering([0, 1], [0, 1], [0, 1, 3, 5], [0, 1], [0, 1], [1, 2], [1, 2], [32, 64, 128], strength=2),
-        *((1, 1, 2, 1, 0, 4, 1, 64), (1, 0, 4, 0, 1, 3, 2, 128)),
+        *covering([0, 1], [0, 1], [0, 1], [0, 1], [1, 2], [1, 2], [32, 64, 128], strength=2),
+        *((1, 1, 1, 1, 4, 1, 64), (0, 1, 0, 0, 3, 2, 128)),
     ],
 )
-def test_every_tuning_computes_the_same(tma, turns, late, rescale, words, stages, tiles, step):
+def test_every_tuning_computes_the_same(held, tma, turns, rescale, stages, tiles, step):
     tuning = (
-        *(("late", late), ("rescale", rescale), ("stages", stages), ("step", step), ("tiles", tiles), ("tma", tma)),
-        *(("turns", turns), ("words", words)),
+        *(("held", held), ("rescale", rescale), ("stages", stages), ("step", step), ("tiles", tiles), ("tma", tma)),
+        ("turns", turns),
     )
     case = Case((130, 60), (400, 129), heads_q=1, heads_kv=1, mask="tokens", tile_m=128, tile_n=128, spread=3.0)
     p = problem(replace(case, products="wgmma", tuning=tuning), DEVICE)
@@ -215,6 +220,25 @@ def test_ctas_that_stay_take_every_wide_tile_once(resident):
     case = Case((600, 1, 192, 0), (90, 200, 0, 64), heads_q=2, heads_kv=1, mask="band", tile_m=WIDE, tile_n=128)
     p = problem(replace(case, products="wgmma", softcap=20.0, packed=resident == 1), DEVICE)
     assert run(p, resident=resident) == 4 * 2 * 4
+    assert max(errors(p)) <= 1, errors(p)
+
+
+@pytest.mark.parametrize("len_k", [128, 192, 193, 256])
+@pytest.mark.parametrize("mask", ["dense", "band"])
+def test_keys_may_end_at_a_block_at_a_step_or_inside_one(mask, len_k):
+    """Steps after those of partial blocks have no mask only where the keys end with a block."""
+    case = Case((40, 300), (256, len_k), heads_q=1, heads_kv=1, mask=mask, tile_n=128, left=None, right=200, spread=0.5)
+    p = problem(replace(case, products="wgmma", softcap=20.0, tuning=(("step", 64),)), DEVICE)
+    run(p)
+    assert max(errors(p)) <= 1, errors(p)
+
+
+@pytest.mark.parametrize("lead", [0, 1, 3])
+def test_ctas_take_the_next_tile_at_any_step_of_one(lead):
+    """Tiles of 0 to 5 steps of keys, so with fewer steps than `lead`, as many, and more."""
+    case = Case((330, 64), (300, 0), heads_q=2, heads_kv=1, mask="band", tile_m=64, tile_n=64, products="wgmma")
+    p = problem(replace(case, tuning=(("lead", lead),)), DEVICE)
+    assert run(p, resident=2) == 2 * 2 * 6
     assert max(errors(p)) <= 1, errors(p)
 
 

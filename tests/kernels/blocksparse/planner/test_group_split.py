@@ -3,14 +3,17 @@
 import pytest
 import torch
 
-from kernels.blocksparse.launch.backward import concurrent_pairs, make_workspace
+from kernels.blocksparse.launch.backward import concurrent_pairs, group_split_of, make_workspace
 from kernels.blocksparse.launch.forward import Sequences
 from kernels.blocksparse.lists.bands import causal
+from kernels.blocksparse.lists.schedule import Schedule
+from kernels.blocksparse.lists.write_order import with_order
 from kernels.blocksparse.planner.group_split import (
     L2_BYTES,
     PAIRS,
     SLOTS,
     choose_group_split,
+    in_step_group_split,
     scattered_group_split,
     separate_group_split,
     separate_traffic,
@@ -41,6 +44,21 @@ def test_small_grids_get_three_waves_and_ordered_adds_as_many_units_as_go_side_b
     assert ordered == 8 and 2 * ordered == PAIRS
     assert choose_group_split(1, 16, 2, 256, 256, False) == 4  # 512 CTAs, but of up to 2,048 tiles each
     assert choose_group_split(1, 16, 2, 256, 256, True) == 8
+
+
+def test_ctas_in_step_have_as_few_heads_as_make_no_more_than_many_of_them():
+    assert in_step_group_split(2, 16, 2, 64, 64) == 8 and choose_group_split(2, 16, 2, 64, 64, True) == 4
+    assert in_step_group_split(2, 16, 2, 256, 256) == choose_group_split(2, 16, 2, 256, 256, True) == 4
+    assert in_step_group_split(1, 16, 16, 64, 64) == in_step_group_split(2, 16, 2, 4096, 4096) == 1
+    assert in_step_group_split(1, 16, 2, 2, 2) == 4  # of four tiles each
+
+
+def test_a_causal_mask_splits_groups_by_its_own_schedule_and_a_computed_one_as_computed():
+    blocks = causal(8192, 8192)
+    assert group_split_of(blocks, 2, 16, 2, True) == 8 and group_split_of(blocks, 2, 16, 2, False) == 2
+    backwards = with_order(blocks, Schedule("ascending"))
+    assert group_split_of(backwards, 2, 16, 2, True) == choose_group_split(2, 16, 2, 64, 64, True)
+    assert group_split_of(with_order(blocks, Schedule("descending", None, 4, 2)), 2, 16, 2, True) == 2
 
 
 def test_the_workspace_has_room_for_each_parts_sums_only_where_there_are_parts():

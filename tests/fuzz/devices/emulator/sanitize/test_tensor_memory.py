@@ -12,6 +12,7 @@ from tcgen05_ptx import (
     BARRIER,
     COMMIT,
     FREE,
+    INIT,
     INSTRUCTION,
     LOAD,
     LOADED,
@@ -20,6 +21,7 @@ from tcgen05_ptx import (
     OUT,
     PROXY,
     RELINQUISH,
+    SHARED,
     WAIT,
     A,
     descriptor,
@@ -241,6 +243,41 @@ def test_shared_memory_overwritten_before_the_commit_is_waited_for():
     assert kinds(report) == {N[st.F_TC_OVERWRITTEN]}
     assert "may still be reading" in detail(report, st.F_TC_OVERWRITTEN)
     assert run((WAIT, f"{WAIT} {write}"))[0].ok  # the commit alone orders it: no barrier
+
+
+AGAIN = "st.shared.b32 [%r1], %r2;"  # a thread's row of A, once more for a second product
+ARRIVE = "mbarrier.arrive.shared::cta.b64 _, [s+4624];"
+OF_OTHER = "xor.b32 %r6, %r1, 1024;"  # the address of a row of another warp
+
+
+@pytest.mark.parametrize("schedule", ["in_order", "random", "greedy"])
+@pytest.mark.parametrize("access", ["st.shared.b32 [%r6], 0;", "ld.shared.b32 %r7, [%r6];"])
+def test_a_commit_orders_what_its_products_were_ordered_after(access, schedule):
+    def second(written):
+        """Threads write A and arrive; one waits for them and issues; then all access what another warp has written."""
+        ready = "@!%q0 bra OVER; READY: mbarrier.try_wait.parity.shared::cta.b64 %q6, [s+4624], 0; @!%q6 bra READY;"
+        issue = f"{ready} OVER: bar.warp.sync -1; {AFTER} {MMA} {COMMIT}"
+        last = WAIT.replace("WAIT", "LAST").replace("], 0", "], 1")
+        begin = (INIT, f"{INIT} @%q0 mbarrier.init.shared::cta.b64 [s+4624], 128;")
+        both = (begin, (WAIT, f"{WAIT} {written} {ARRIVE} {issue} {last} {OF_OTHER} {access}"))
+        return run(*both, shared=SHARED + 16, warp_schedule=schedule)[0]
+
+    race = "race: two writes" if access.startswith("st") else "race: read of an unordered write"
+    assert second(f"{AGAIN} {PROXY}").ok
+    assert race in kinds(second(f"{PROXY} {AGAIN}"))  # what no proxy fence orders before the product
+
+
+def test_a_commit_says_that_products_are_complete_for_which_its_warp_has_waited():
+    def through_another(wait):
+        """Thread 0 issues the product; thread 32, after `wait`, commits for all others."""
+        other = "setp.eq.u32 %q7, %t, 32; @!%q7 bra OVER;" + wait
+        commit = COMMIT.replace("@%q0", "").replace("4608", "4624")
+        begin = (INIT, f"{INIT} @%q0 mbarrier.init.shared::cta.b64 [s+4624], 1;")
+        all_wait = WAIT.replace("4608", "4624")
+        return run(begin, (WAIT, f"{other} {commit} OVER: {all_wait}"), shared=SHARED + 16, checks=FENCES)[0]
+
+    assert through_another(f"{WAIT.replace('WAIT', 'FIRST')} {AFTER}").ok
+    assert kinds(through_another("")) == {N[st.F_TC_COMMIT]}
 
 
 def test_shared_memory_that_nothing_has_written():

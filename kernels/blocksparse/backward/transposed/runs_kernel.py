@@ -1,0 +1,132 @@
+# CuTe DSL is traced: shapes and values have no static types
+# mypy: ignore-errors
+"""The transposed backward kernel at dim 128 that works through runs of unmasked tiles in steps of 80 queries.
+
+Each step of the main loop reads the tile's K and V from shared memory, whose bandwidth is what bounds it, and
+synchronises the warpgroups. Five tiles of 128 queries are eight steps of 80 instead of ten of 64. All other tiles take
+two steps of 64, with the mask: NOTE [pieces] of runs_loads.py.
+"""
+
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from cutlass import Float32, Int32, Int64, cute
+from cutlass.memory import SmemAllocator
+
+from kernels.blocksparse.backward.mma import staged_layout
+from kernels.blocksparse.backward.tiling import ENTRY_STAGES, RUN_STEP
+from kernels.blocksparse.backward.transposed import runs_loads, turns
+from kernels.blocksparse.backward.transposed.kernel import TransposedBackward
+from kernels.blocksparse.backward.transposed.runs_mainloop import mainloop_runs
+from kernels.blocksparse.backward.wgmma import (
+    GroupProduct,
+    GroupThread,
+    operand,
+    operand_layout,
+    transposed_operand,
+)
+from kernels.blocksparse.common.arguments import operand as argument_operand
+from kernels.blocksparse.common.bulk import BulkOperand, bulk_operand
+
+
+class StepOperand(NamedTuple):
+    """Q or dO: what loads 64 rows, and what loads 80."""
+
+    narrow: BulkOperand
+    wide: BulkOperand
+
+
+class RunsBackward(TransposedBackward):
+    """The backward kernel of one variant whose tiling has `runs`."""
+
+    load, add_dq, mainloop = (
+        staticmethod(runs_loads.load_pieces),
+        staticmethod(runs_loads.add_dq_of_pieces),
+        staticmethod(mainloop_runs),
+    )
+
+    def operand(self, arguments, name: str) -> Any:
+        """Those that are loaded with their tensor maps, Q and dO with two."""
+        if name not in ("q", "do"):
+            return super().operand(arguments, name)
+        found, dim = argument_operand(arguments, name), self.tiling.dim
+        maps = [
+            bulk_operand(
+                found,
+                (rows, dim),
+                operand_layout(self.dtype, rows, dim),
+                arguments.heads_q,
+                arguments.batch,
+                arguments.dim,
+            )
+            for rows in (self.tiling.step_m, RUN_STEP)
+        ]
+        return StepOperand(*maps)
+
+    def products(self, w) -> None:
+        """The five products of a thread for steps of 64 and of 80 queries: w.narrow and w.wide."""
+        w.narrow, w.wide = self.products_of(w, self.tiling.step_m), self.products_of(w, RUN_STEP)
+        w.to_dk, w.to_dv = w.wide.to_dk, w.wide.to_dv
+
+    def products_of(self, w, rows: int) -> SimpleNamespace:
+        """Those of steps of so many queries."""
+        tiling, s, thread = self.tiling, w.storage, w.thread
+        tile_n, dim = tiling.tile_n, tiling.dim
+        of_scores = GroupProduct(self.dtype, (tile_n, rows, dim), (8, 1))
+        by_keys = GroupProduct(self.dtype, (tile_n, dim, rows), (8, 1), transpose_b=True, a_in_registers=True)
+        to_dq = GroupProduct(self.dtype, (dim, rows, tile_n), (8, 1), transpose_a=True)
+
+        def turned(sX):
+            return cute.make_tensor(sX.iterator, cute.select(sX.layout, [1, 0, 2]))
+
+        sQ, sdO = (part_of_stages(x, rows, dim, tiling.stages) for x in (s.plainQ, s.plaindO))
+        sdS = part_of_stages(s.sdS, rows, tile_n, tiling.stages_ds)
+        return SimpleNamespace(
+            to_s=GroupThread(of_scores, thread, s.sK, sQ),
+            to_dp=GroupThread(of_scores, thread, s.sV, sdO),
+            to_dv=GroupThread(by_keys, thread, None, turned(sdO)),
+            to_dk=GroupThread(by_keys, thread, None, turned(sQ)),
+            to_dq=GroupThread(to_dq, thread, transposed_operand(s.plainK, tile_n, dim), sdS),
+        )
+
+    def shared_memory(self) -> SimpleNamespace:
+        """As TransposedBackward's, with stages of 80 queries; a step of 64 has the beginning of one."""
+        tiling, memory = self.tiling, SmemAllocator()
+        tile_n, dim, stages = tiling.tile_n, tiling.dim, tiling.stages
+
+        def tensor(layout, dtype=self.dtype):
+            return memory.allocate_tensor(dtype, layout, byte_alignment=1024 if dtype is self.dtype else 128)
+
+        by_key, by_query = staged_layout(tile_n, dim, 1), staged_layout(RUN_STEP, dim, stages)
+        plainK, plainV, plainQ, plaindO = tensor(by_key), tensor(by_key), tensor(by_query), tensor(by_query)
+        return SimpleNamespace(
+            plainK=plainK[None, None, 0],
+            plainV=plainV[None, None, 0],
+            plainQ=plainQ,
+            plaindO=plaindO,
+            sK=operand(plainK, tile_n, dim, 1),
+            sV=operand(plainV, tile_n, dim, 1),
+            narrowQ=part_of_stages(plainQ, tiling.step_m, dim, stages),
+            narrowdO=part_of_stages(plaindO, tiling.step_m, dim, stages),
+            wideQ=operand(plainQ, RUN_STEP, dim, stages),
+            widedO=operand(plaindO, RUN_STEP, dim, stages),
+            sdS=tensor(staged_layout(RUN_STEP, tile_n, tiling.stages_ds)),
+            sdQ=tensor(cute.make_layout(RUN_STEP * dim), Float32),
+            sLSE=tensor(cute.make_layout((RUN_STEP, stages)), Float32),
+            sDelta=tensor(cute.make_layout((RUN_STEP, stages)), Float32),
+            sEntries=tensor(cute.make_layout((4, ENTRY_STAGES)), Int32),
+            sPieces=memory.allocate_tensor(Int32, cute.make_layout(2), byte_alignment=8),
+            sTileNumber=memory.allocate_tensor(Int32, cute.make_layout(1), byte_alignment=8),
+            barriers=memory.allocate_array(Int64, turns.barrier_count(tiling), byte_alignment=8),
+        )
+
+
+def part_of_stages(sX: cute.Tensor, rows: int, columns: int, stages: int) -> cute.Tensor:
+    """(rows, columns, stages) at the beginning of stages of RUN_STEP rows, as `operand` gives it. Its columns lie as
+    those of a tile of so many rows."""
+    layout = operand_layout(sX.element_type, rows, columns)
+    pointer = cute.recast_ptr(sX.iterator, layout.inner, sX.element_type)
+    of_rows, of_columns = layout.outer.shape[:2]
+    stride = layout.outer.stride
+    outer = cute.make_layout((of_rows, of_columns, stages), stride=(stride[0], stride[1], RUN_STEP * columns))
+    return cute.make_tensor(pointer, outer)
