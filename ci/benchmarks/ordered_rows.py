@@ -3,9 +3,9 @@ blocksparse_beside.py.
 
     python ci/benchmarks/ordered_rows.py --out ordered.json [--only causal] [--dry]
 
-Candidates of bands: launched from the last tile of keys; from the middle one to the first and then on to the last
-("middle"); with several numbers of concurrent pairs and units. Of random blocks: planned for several numbers of
-concurrent pairs. All candidates of a row are measured in turn; gradients must be bitwise the same in two calls.
+Candidates of bands: launched from the last tile of keys on, with several numbers of concurrent pairs and of units of
+a KV head. Of random blocks: planned for several numbers of concurrent pairs. All candidates of a row are measured in
+turn; gradients must be bitwise the same in two calls.
 """
 
 from __future__ import annotations
@@ -35,27 +35,17 @@ from kernels.blocksparse.lists.write_order import with_order  # noqa: E402
 from kernels.blocksparse.planner.planner import least_blocking  # noqa: E402
 
 
-def middle_out(n_blocks: int, middle: int, device: torch.device) -> torch.Tensor:
-    """Launch order middle - 1 … 0, middle … n_blocks - 1."""
-    order = [*range(middle - 1, -1, -1), *range(middle, n_blocks)]
-    return torch.tensor(order, dtype=torch.int32, device=device).view(1, 1, -1)
-
-
 def candidates(entry: Entry, blocks: BlockSparse) -> dict[str, BlockSparse]:
     """Lists by the name of their order."""
     found = {"default": blocks}
-    group, n = entry.heads_q // entry.heads_kv, blocks.backward.rows
+    group = entry.heads_q // entry.heads_kv
     sizes = {"heads_q": entry.heads_q, "heads_kv": entry.heads_kv, "batch": entry.batch, "dim": entry.dim}
     if isinstance(blocks.mask, Band):
         for split in [s for s in (1, 2, 4, 8) if group % s == 0 and entry.batch * entry.heads_kv * s >= 4]:
             units = entry.batch * entry.heads_kv * split
-            for pairs in sorted({min(units, p) for p in (4, 8, 16, 32, 64, 128)}):
+            for pairs in sorted({min(units, p) for p in (1, 2, 4, 8, 16, 32, 64, 128)}):
                 desc = Schedule("descending", None, pairs, split)
                 found[f"desc s{split} p{pairs}"] = with_order(blocks, desc)
-                if entry.mask != "window":
-                    for middle in (n // 2, 3 * n // 8) if pairs >= 8 else (n // 2,):
-                        way = Schedule("permutation", middle_out(n, middle, blocks.device), pairs, split)
-                        found[f"middle {middle} s{split} p{pairs}"] = with_order(blocks, way)
     elif entry.mask != "full":
         for pairs in (None, 8, 16, 32, 64):
             if pairs is None or pairs <= entry.batch * entry.heads_q:
