@@ -194,6 +194,8 @@ def _work(
     except (OSError, RunnerError, ValueError) as error:  # a full disk; no child; the user's mistake
         print(f"attnfuzz: worker {name}: {str(error).strip().splitlines()[0]}", file=sys.stderr, flush=True)
         sys.exit(GAVE_UP)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)  # an interrupt of the process's own exit would print a traceback
     sys.exit(0)
 
 

@@ -186,11 +186,16 @@ def test_causality_ends_a_row_of_tiles_and_a_sequence_its_own():
 
 
 def test_long_lists_are_longer_than_a_warp_adds_up_and_some_than_a_turn_and_few_tiles_hold_a_pair():
-    target, longest, kinds = CLASSES["emulator"](), set(), set()
-    for seed in range(40):
+    target, longest, kinds, sequences = CLASSES["emulator"](), set(), set(), set()
+    for seed in range(80):
         case = target.draw_long_lists(random.Random(seed), 2)
         assert refusal(target, case) is None
         p = case.problem
+        if len(p.lengths_q) > 1:  # consecutive lengths
+            assert p.layout == "packed" and sorted(p.lengths_k) == list(p.lengths_q)
+            assert list(p.lengths_q) == list(range(p.lengths_q[0], p.lengths_q[-1] + 1))
+            sequences.add(len(p.lengths_q))
+            continue
         longest.add(max(-(-p.len_q // 64), -(-p.len_k // 64)))
         if isinstance(p.mask, Blocks):
             kept = sum(row.count("F") + row.count("M") for row in p.mask.rows)
@@ -200,6 +205,7 @@ def test_long_lists_are_longer_than_a_warp_adds_up_and_some_than_a_turn_and_few_
         assert 0 < kept <= 2 * max(long_lists.KEPT)
         kinds.add(type(p.mask))
     assert min(longest) > 64 and max(longest) > 256 and kinds == {Blocks, Intervals}
+    assert sequences == set(long_lists.SEQUENCES)
 
 
 def test_masks_of_single_pairs_have_tiles_that_one_pair_decides():

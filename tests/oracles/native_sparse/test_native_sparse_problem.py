@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from oracles.masks import Causal, Full, Window
 from oracles.native_sparse.problem import NativeSparse
+from oracles.native_sparse.rules import sees_window
 
 
 def problem(**changes):
@@ -15,11 +17,16 @@ def problem(**changes):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"lengths": ()}, {"lengths": (-1,)}, {"heads_kv": 3}, {"window_size": 0}, {"q_tile": 0}, {"dim": 0}]
+    "changes", [{"lengths": ()}, {"lengths": (-1,)}, {"heads_kv": 3}, {"window_size": -1}, {"q_tile": 0}, {"dim": 0}]
 )
 def test_a_value_out_of_bounds_is_refused_by_its_name(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
         problem(**changes)
+
+
+def test_a_window_of_no_token_is_empty_and_one_that_is_not_causal_has_the_row_itself():
+    assert not sees_window(problem(window_size=0), 5, "cpu").any()
+    assert torch.equal(sees_window(problem(window_size=0, causal=False), 5, "cpu")[0], torch.eye(5, dtype=torch.bool))
 
 
 def test_shapes_of_weights_lists_and_their_gradients():

@@ -1,5 +1,8 @@
 """Layout of the Hopper forward kernel on an SM; `Variant.tuning` overrides single entries.
 
+NOTE [narrow tiles] Tiles of 64 queries have one multiplying warp for each scheduler, so CTAs share an SM: two, or three
+up to head dim 64. Their steps are short: what a tile needs is fetched from the tile before's start on.
+
 NOTE [wide tiles] At head dim 64 a block's products and its exponentials take the same time, and two multiplying warps
 for each scheduler leave half of the issue slots empty. Tiles of 192 queries have three, on the same K and V. Their
 threads have 160 registers: 64 scores, 32 probabilities that the last product still reads, 32 sums of O, and few more.
@@ -67,19 +70,21 @@ class HopperTuning:
 
 def hopper_tuning(variant: Variant) -> HopperTuning:
     """The layout that `variant` is built with. Raises ValueError for overrides that cannot work."""
+    overrides = dict(variant.tuning)
     narrow, large = variant.tile_m == ROWS, variant.dim_padded > 128
+    # what loads by cp.async takes more registers
+    most_ctas = 3 if variant.dim_padded <= 64 and overrides.get("tma", 1) else 2
     values = {
         "step": 64 if large or narrow else variant.tile_n,
         "stages": 2,
         "tiles": 1 if large or narrow else 2,
-        "ctas": 1 if large or not narrow else 2 if variant.dim_padded > 64 else 3,
+        "ctas": most_ctas if narrow and not large else 1,
         "tma": 1,
         "lead": 0 if narrow else 4,
         "turns": int(not narrow and (variant.tile_m == WIDE or variant.dim_padded in (96, 128))),
         "rescale": int(variant.tile_m == WIDE),
         "held": int(variant.tile_m != WIDE),
     }
-    overrides = dict(variant.tuning)
     names = [field.name for field in fields(HopperTuning)]
     if unknown := sorted(set(overrides) - set(names)):
         raise ValueError(f"variant.tuning has {unknown}; the Hopper forward kernel knows {names}")

@@ -88,3 +88,13 @@ def test_a_wait_where_a_loop_is_left_has_nothing_to_wait_for(label, status):
     text = f"{label}\n\t.loc\t1 175 29\n\tcp.async.wait_group \t0;\n\tbar.sync \t0;\n"
     found = changed("wait_dropped", "cp.async.wait_group 0;", ";", 3, "forward_kernel")
     assert judged(found, lambda bug: text).status == status
+
+
+@pytest.mark.parametrize(("reads", "status"), [("", "equivalent"), ("\tld.global.b32 %r9, [%rd1];\n", "missed")])
+def test_a_padded_call_has_no_row_past_the_end(reads, status):
+    lines = [f"\tsetp.lt.s32 \t%p{n}, %r{n}, %r78;" for n in (20, 21)]
+    text = reads + "\n".join(lines) + "\n"
+    before, after = (f"setp.{compare}.s32 %p20, %r20, %r78;" for compare in ("lt", "le"))
+    found = changed("compare_shifted", before, after, 2 if reads else 1, "span_rows_kernel")
+    found = replace(found, alone=1, bug=replace(found.bug, target="nsa"))
+    assert judged(found, lambda bug: text).status == status

@@ -233,6 +233,16 @@ def test_keys_may_end_at_a_block_at_a_step_or_inside_one(mask, len_k):
     assert max(errors(p)) <= 1, errors(p)
 
 
+@pytest.mark.parametrize("tile_m", [64, 128, WIDE])
+@pytest.mark.parametrize("held", [0, 1])
+def test_a_buffer_is_used_again_in_steps_without_a_mask(tile_m, held):
+    """Two buffers and six steps, none of which has a mask. The checks see a load before a product's last read."""
+    case = Case((tile_m,), (768,), heads_q=1, heads_kv=1, tile_m=tile_m, tile_n=128, products="wgmma")
+    p = problem(replace(case, tuning=(("held", held),)), DEVICE)
+    run(p)
+    assert max(errors(p)) <= 1, errors(p)
+
+
 @pytest.mark.parametrize("lead", [0, 1, 3])
 def test_ctas_take_the_next_tile_at_any_step_of_one(lead):
     """Tiles of 0 to 5 steps of keys, so with fewer steps than `lead`, as many, and more."""
