@@ -75,6 +75,7 @@ def test_every_kernel_has_its_turn_whatever_the_operator(few):
     assert all(b.target == "dynamic_mask" for b in drawn)
 
 
+@pytest.mark.compiled_triton
 @pytest.mark.parametrize("target", ["dynamic_mask", "nsa"])
 def test_cases_of_a_configuration_are_the_same_for_a_seed_and_fewer_begin_them(target):
     for one in TARGETS[target][:2]:
@@ -86,6 +87,7 @@ def test_cases_of_a_configuration_are_the_same_for_a_seed_and_fewer_begin_them(t
         assert config(target, one.name) is one
 
 
+@pytest.mark.compiled_triton
 def test_three_in_four_cases_of_dynamic_mask_launch_the_same_kernels_of_attention():
     for one in TARGETS["dynamic_mask"][:2]:
         forms = [_form(case) for case in one.cases(12, 1)]

@@ -45,7 +45,9 @@ def run(of: Case):
 def test_a_thousand_cases_need_tens_of_kernels_that_cover_every_choice() -> None:
     wanted = Settings(targets=("blocksparse",), device="cuda", cases=1000)
     builds = [json.loads(build.options) for build in plan(wanted, "sm_90a").builds]
-    assert len(builds) < 100
+    kinds = Counter(one["kind"] for one in builds)
+    attention = kinds["forward"] + kinds["backward"]
+    assert attention < 80 and len(builds) - attention < attention / 2, kinds
     forward = [one for one in builds if one["kind"] == "forward"]
     for field, values in (
         ("dim_padded", 7),
