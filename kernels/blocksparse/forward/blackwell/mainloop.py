@@ -12,8 +12,8 @@ Two query tiles have all of these each, and are served by turns: while one's sof
 stages of K and V are released by the products of the second one, which follow those of the first.
 Scores of a tile's first step are issued beside the last step's products of the tile before: NOTE [next tile] of
 kernel.py. `ready` of its first step also says that the rows of O before it have been read, and are free for new ones.
-Phases are counted by steps of all tiles. A softmax warp waits for every phase of `added`, whether it has to rescale O or
-not: a wait by parity takes the phase before the last for the one to come.
+Phases are counted over all tiles. A softmax warp waits for every phase of `added`, whether it rescales O or not: a wait
+by parity takes the phase before the last for the one to come.
 """
 
 import cutlass
