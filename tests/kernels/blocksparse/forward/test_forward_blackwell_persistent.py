@@ -118,7 +118,7 @@ def test_large_head_dims(dim):
 
 @TILES
 def test_results_do_not_depend_on_which_cta_has_a_tile(tile_m):
-    of = case((600, 300), (400, 500), 2, 1, tile_m=tile_m, mask="tokens", spread=3.0)
+    of = case((600, 300), (400, 500), 2, 1, tile_m=tile_m, mask="tokens", spread=3.0, packed=True)
     first = problem(of, DEVICE)
     run(first, 1)
     for resident, schedule in ((2, "greedy"), (3, "random"), (64, "oldest_last")):
