@@ -23,7 +23,7 @@ For each head dim, clocks of one SM for a block of 128 x 128, bfloat16, long seq
 Persistent CTAs: clocks of the whole forward pass with two query tiles, for each of ROWS, where every SM takes the next
 tile of the LPT order when it is free. A tile takes its steps, at the lower end of the prediction of a block, and beside
 them BESIDE_STEPS clocks: what it costs Hopper's kernel with a CTA for each tile, and what was predicted to be left with
-persistent ones (docs/performance/log.md). For this kernel both are guesses.
+persistent ones, but for the first tile of each (docs/performance/log.md). For this kernel both are guesses.
 
 The prediction is the largest of them to FORWARD_RANGE or RANGE times that: what the kernels by wgmma take of their own
 largest column on an H100 (docs/performance/index.md, "What bounds them").
@@ -62,7 +62,7 @@ L2 = 2 * 5.2e12 / SMS / CLOCK  # bytes a clock and SM: a guess
 TILE = 128
 LATENCY = 100  # clocks of an mbarrier's phase, a commit or a round trip to tensor memory: a guess
 RANGE = (1.0, 1.6)  # of clocks over the largest column
-BESIDE_STEPS = (3500, 1500)  # clocks of a tile: with a CTA for each, with persistent CTAs
+BESIDE_STEPS = (3500, 1500)  # clocks of a tile: alone in a CTA or its first, another one of a CTA
 PAIR_ROWS = 2 * TILE  # queries of a CTA's tile
 ROWS = ((8192, 2), (2048, 8), (2048, 1))  # (tokens, batch), of HEADS heads
 HEADS = 16
@@ -118,7 +118,8 @@ def main() -> int:
         for mask in ("full", "causal")
         for tokens, batch in ROWS
     ]
-    for one in (*forward, *backward, *persistent):
+    everything: list[Any] = [*forward, *backward, *persistent]
+    for one in everything:
         print(json.dumps(asdict(one)))
     if given.out:
         rates = {"sms": SMS, "clock_hz": CLOCK, "flops_a_clock": FLOPS, "l2_bytes_a_clock": round(L2, 1)}
@@ -156,14 +157,17 @@ def predict_persistent(dim: int, mask: str, tokens: int, batch: int, clocks: int
     m_blocks, blocks = -(-tokens // PAIR_ROWS), -(-tokens // TILE)
     of_head = [min((i + 1) * PAIR_ROWS // TILE, blocks) if mask == "causal" else blocks for i in range(m_blocks)]
     steps = sorted(of_head * HEADS * batch, reverse=True)
-    apart, together = (makespan([n * clocks + beside for n in steps]) for beside in BESIDE_STEPS)
+    alone, rest = BESIDE_STEPS
+    apart = makespan([n * clocks + alone for n in steps])
+    together = makespan([n * clocks + rest for n in steps], alone - rest)
     saved = round(1 - together / apart, 3)
     return Persistence(dim, mask, tokens, batch, len(steps), sum(steps), (apart, together), saved)
 
 
-def makespan(times: list[int], workers: int = SMS) -> int:
-    """The time until all is done, where the next of the list goes to the worker that is free first."""
-    free = [0] * workers
+def makespan(times: list[int], begin: int = 0, workers: int = SMS) -> int:
+    """The time until all is done, where the next of the list goes to the worker that is free first; from `begin`
+    on all are."""
+    free = [begin] * workers
     for time in times:
         heapq.heappush(free, heapq.heappop(free) + time)
     return max(free)
