@@ -30,6 +30,7 @@ from oracles.problem import AnyProblem, Dtype, Problem
 
 REPEATS = 2  # of every case: once as its variant says, once with warps and dispatch at random
 _SIZE = Size(1 << 15, 8, 4096, 1 << 18)  # three tiles of 64 on a side, or very many queries of a few keys
+_LARGE = Size(1 << 17, 4, 4096, 1 << 19)  # three of 128, or five of 64 on one side for a run of steps of 80
 _SHARDS = 15  # of SHARD_CASES cases, to choose among
 _LONG = 35  # entries of a list of blocks that the kernels' pipelines do not hold at once
 
@@ -46,16 +47,17 @@ class Config:
     tile_n: int
     mask: str
     deterministic: bool
+    products: str = ""  # "": those that the kernels have by themselves, by mma.sync
 
     @property
     def target(self) -> str:
-        """The target's name."""
-        return "blocksparse"
+        """The target's name, with the products where they are named."""
+        return "blocksparse" + f".{self.products}" * bool(self.products)
 
     @property
     def options(self) -> dict[str, str | int | bool]:
         """Options as a case's variant has them."""
-        names = ("tile_m", "tile_n", "mask", "deterministic")
+        names = ("tile_m", "tile_n", "mask", "deterministic") + ("products",) * bool(self.products)
         return {name: getattr(self, name) for name in names}
 
     def cases(self, count: int, seed: int) -> list[Case]:
@@ -74,6 +76,15 @@ CONFIGS = (
     Config("fp16_d32_bits_cap_atomic", "float16", (8, 32), True, 64, 64, "bits", False),
     Config("fp16_d96_bits_ordered", "float16", (72, 96), False, 64, 64, "bits", True),
 )
+# Hopper's: forward kernels with persistent CTAs and loads by TMA; backward kernels with dQ transposed, those of ordered
+# adds, and those with runs of 80 queries (full blocks without a softcap, in no order).
+WGMMA = (
+    Config("bf16_d64_bits_ordered_wgmma", "bfloat16", (40, 64), False, 128, 128, "bits", True, "wgmma"),
+    Config("fp16_d128_band_atomic_wgmma", "float16", (104, 128), False, 128, 128, "band", False, "wgmma"),
+    Config("bf16_d128_bits_cap_atomic_wgmma", "bfloat16", (104, 128), True, 128, 64, "bits", False, "wgmma"),
+    Config("bf16_d128_intervals_ordered_wgmma", "bfloat16", (104, 128), False, 128, 128, "intervals", True, "wgmma"),
+    Config("fp16_d64_intervals_atomic_wgmma", "float16", (40, 64), False, 64, 128, "intervals", False, "wgmma"),
+)
 
 
 class _Narrowed(EmulatedBlockSparse):
@@ -82,7 +93,7 @@ class _Narrowed(EmulatedBlockSparse):
     def __init__(self, chosen: Config) -> None:
         super().__init__()
         self._config = chosen
-        self.session_size = _SIZE
+        self.session_size = _LARGE if chosen.products else _SIZE
         self.support = replace(self.support, dtypes=(chosen.dtype,), dim=(*chosen.dims, 8), softcap=chosen.softcap)
 
     def draw_cta_subset(self, draw: random.Random, repeats: int) -> None:

@@ -32,7 +32,7 @@ def judged(result: Result, text_of: TextOf) -> Result:
     bug = result.bug
     known = (
         why
-        for operator, kind, before, near, why in (REMARKS if bug.target == "blocksparse" else TRITON_REMARKS)
+        for operator, kind, before, near, why in (REMARKS if bug.target.startswith("blocksparse") else TRITON_REMARKS)
         if (operator, kind or bug.kind) == (bug.operator, bug.kind)
         and re.match(before, bug.before)
         and re.search(near, code_around(bug, text_of), re.M)
