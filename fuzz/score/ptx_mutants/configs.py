@@ -26,12 +26,15 @@ from fuzz.targets.blocksparse.block_lists import LISTS, SCHEDULES
 from fuzz.targets.blocksparse.devices import arch_without_gpu
 from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
 from kernels.blocksparse.planner.group_split import choose_group_split
+from oracles.masks import Causal, Full
 from oracles.problem import AnyProblem, Dtype, Problem
 
 REPEATS = 2  # of every case: once as its variant says, once with warps and dispatch at random
 _SIZE = Size(1 << 15, 8, 4096, 1 << 18)  # three tiles of 64 on a side, or very many queries of a few keys
-_LARGE = Size(1 << 17, 4, 4096, 1 << 19)  # three of 128, or five of 64 on one side for a run of steps of 80
-_SHARDS = 15  # of SHARD_CASES cases, to choose among
+_LARGE = Size(1 << 19, 4, 4096, 1 << 19)  # with room for RUN queries of several heads; of others, _MOST_PAIRS
+_MOST_PAIRS = 1 << 17  # three tiles of 128 on a side
+_SHARDS = {False: 15, True: 60}  # by whether they are of wgmma: of SHARD_CASES cases, to choose among
+RUN = 448  # queries among which three whole tiles of 128 lie, and so a run of four steps of 80
 _LONG = 35  # entries of a list of blocks that the kernels' pipelines do not hold at once
 
 
@@ -118,8 +121,8 @@ class _Narrowed(EmulatedBlockSparse):
 
 def cases_of(chosen: Config, count: int, seed: int) -> list[Case]:
     """`count` different cases of the configuration, by turns of one tile, of two or three, of more, with long lists of
-    tiles, and with groups of query heads that are split, as far as there are some among what a session of that seed
-    draws. Fewer begin with the same cases."""
+    tiles, with groups of query heads that are split, and with many tiles that nothing masks, as far as there are some
+    among what a session of that seed draws. Fewer begin with the same cases."""
     target = _Narrowed(chosen)
     keys = {build.key for build in builds_of(chosen).values()}
     found: dict[str, Case] = {}
@@ -129,25 +132,42 @@ def cases_of(chosen: Config, count: int, seed: int) -> list[Case]:
             assert all(build.key in keys for build in target.builds(case, arch_without_gpu("emulator")))
             found.setdefault(case.id, case)
 
-    drawn = strategies.drawer(target, strategies.SMALL, REPEATS)
-    for shard in range(_SHARDS):
+    drawn = strategies.drawer(target, strategies.LARGE if chosen.products else strategies.SMALL, REPEATS)
+    for shard in range(_SHARDS[bool(chosen.products)]):
         explore(Shard(chosen.name, shard, SHARD_CASES, 1000 * seed + shard), drawn, keep)
-    by_size: list[list[Case]] = [[], [], [], [], []]
+    by_size: list[list[Case]] = [[], [], [], [], [], []]
     for case in found.values():
-        by_size[size(chosen, case.problem)].append(case)
+        number = size(chosen, case.problem)
+        if number == 5 or case.problem.pairs <= _MOST_PAIRS:
+            by_size[number].append(case)
     turns = (case for turn in zip_longest(*by_size) for case in turn if case is not None)
     return list(islice(turns, count))
 
 
 def size(chosen: Config, problem: AnyProblem) -> int:
     """0: at most one tile in every sequence, 1: two or three, 2: more, 3: a block of keys with a long list of tiles,
-    4: a shorter one, in parts that share a KV head (NOTE [group split] of group_split.py)."""
+    4: a shorter one, in parts that share a KV head (NOTE [group split] of group_split.py), 5: two blocks of keys that
+    RUN queries see whole, of kernels by wgmma."""
+    if chosen.products and any(
+        _see_whole(problem, *one) >= RUN for one in zip(problem.lengths_q, problem.lengths_k, strict=True)
+    ):
+        return 5
     found = 0
     for len_q, len_k in zip(problem.lengths_q, problem.lengths_k, strict=True):
         rows, columns = -(-len_q // chosen.tile_m), -(-len_k // chosen.tile_n)
         many = sum(rows * columns >= least for least in (2, 4))
         found = max(found, 3 if columns and problem.group * rows >= _LONG else many)
     return 4 if found < 3 and _parts(chosen, problem) > 1 else found
+
+
+def _see_whole(problem: AnyProblem, len_q: int, len_k: int) -> int:
+    """How many queries see the first two blocks of 128 keys whole, under a full or a causal mask."""
+    mask = problem.mask
+    if len_k < 2 * 128 or not isinstance(mask, Full | Causal):
+        return 0
+    ahead = len_k - len_q if isinstance(mask, Causal) and mask.align == "bottom_right" else 0
+    first = max(0, 2 * 128 - 1 - ahead) if isinstance(mask, Causal) else 0
+    return max(0, len_q - first)
 
 
 def _parts(chosen: Config, problem: AnyProblem) -> int:
