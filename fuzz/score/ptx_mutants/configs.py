@@ -34,7 +34,7 @@ _SIZE = Size(1 << 15, 8, 4096, 1 << 18)  # three tiles of 64 on a side, or very 
 _LARGE = Size(1 << 19, 4, 4096, 1 << 19)  # with room for RUN queries of several heads; of others, _MOST_PAIRS
 _MOST_PAIRS = 1 << 17  # three tiles of 128 on a side
 _SHARDS = {False: 15, True: 60}  # by whether they are of wgmma: of SHARD_CASES cases, to choose among
-RUN = 448  # queries among which three whole tiles of 128 lie, and so a run of four steps of 80
+RUN = 640 + 127  # queries among which five whole tiles of 128 lie, for steps of 80
 _LONG = 35  # entries of a list of blocks that the kernels' pipelines do not hold at once
 
 
@@ -146,7 +146,7 @@ def cases_of(chosen: Config, count: int, seed: int) -> list[Case]:
 
 def size(chosen: Config, problem: AnyProblem) -> int:
     """0: at most one tile in every sequence, 1: two or three, 2: more, 3: a block of keys with a long list of tiles,
-    4: a shorter one, in parts that share a KV head (NOTE [group split] of group_split.py), 5: two blocks of keys that
+    4: a shorter one, in parts that share a KV head (NOTE [group split] of group_split.py), 5: a block of 128 keys that
     RUN queries see whole, of kernels by wgmma."""
     if chosen.products and any(
         _see_whole(problem, *one) >= RUN for one in zip(problem.lengths_q, problem.lengths_k, strict=True)
@@ -161,12 +161,12 @@ def size(chosen: Config, problem: AnyProblem) -> int:
 
 
 def _see_whole(problem: AnyProblem, len_q: int, len_k: int) -> int:
-    """How many queries see the first two blocks of 128 keys whole, under a full or a causal mask."""
+    """How many queries see the first 128 keys, under a full or a causal mask."""
     mask = problem.mask
-    if len_k < 2 * 128 or not isinstance(mask, Full | Causal):
+    if len_k < 128 or not isinstance(mask, Full | Causal):
         return 0
     ahead = len_k - len_q if isinstance(mask, Causal) and mask.align == "bottom_right" else 0
-    first = max(0, 2 * 128 - 1 - ahead) if isinstance(mask, Causal) else 0
+    first = max(0, 127 - ahead) if isinstance(mask, Causal) else 0
     return max(0, len_q - first)
 
 
