@@ -53,6 +53,6 @@ WGMMA_REMARKS = (
        "The lanes of a warp run in step on the emulated GPU: what this barrier orders is in order there without it.")
       for kind in ("forward", "backward")),
     ("compare_shifted", "forward", r"setp\.lt\.s32 %p\d+, %r\d+, 1;", r"mov\.b32 \t%r\d+, 0;\n\t@%p\d+ bra",
-     "The number of the first block of keys is not looked up where it is the only one: it takes a row of one block that "
-     "is not the first."),
+     "The number of the first block of keys is not looked up where it is the only one: it takes a row of one block "
+     "that is not the first."),
 )  # fmt: skip
