@@ -120,9 +120,8 @@ class _Narrowed(EmulatedBlockSparse):
 
 
 def cases_of(chosen: Config, count: int, seed: int) -> list[Case]:
-    """`count` different cases of the configuration, by turns of one tile, of two or three, of more, with long lists of
-    tiles, with groups of query heads that are split, and with many tiles that nothing masks, as far as there are some
-    among what a session of that seed draws. Fewer begin with the same cases."""
+    """`count` different cases of the configuration, by turns of each `size`, as far as there are some among what a session
+    of that seed draws. Fewer begin with the same cases."""
     target = _Narrowed(chosen)
     keys = {build.key for build in builds_of(chosen).values()}
     found: dict[str, Case] = {}
@@ -135,10 +134,10 @@ def cases_of(chosen: Config, count: int, seed: int) -> list[Case]:
     drawn = strategies.drawer(target, strategies.LARGE if chosen.products else strategies.SMALL, REPEATS)
     for shard in range(_SHARDS[bool(chosen.products)]):
         explore(Shard(chosen.name, shard, SHARD_CASES, 1000 * seed + shard), drawn, keep)
-    by_size: list[list[Case]] = [[], [], [], [], [], []]
+    by_size: list[list[Case]] = [[] for _ in range(7)]
     for case in found.values():
         number = size(chosen, case.problem)
-        if number == 5 or case.problem.pairs <= _MOST_PAIRS:
+        if number >= 5 or case.problem.pairs <= _MOST_PAIRS:
             by_size[number].append(case)
     turns = (case for turn in zip_longest(*by_size) for case in turn if case is not None)
     return list(islice(turns, count))
@@ -146,12 +145,14 @@ def cases_of(chosen: Config, count: int, seed: int) -> list[Case]:
 
 def size(chosen: Config, problem: AnyProblem) -> int:
     """0: at most one tile in every sequence, 1: two or three, 2: more, 3: a block of keys with a long list of tiles,
-    4: a shorter one, in parts that share a KV head (NOTE [group split] of group_split.py), 5: a block of 128 keys that
-    RUN queries see whole, of kernels by wgmma."""
-    if chosen.products and any(
-        _see_whole(problem, *one) >= RUN for one in zip(problem.lengths_q, problem.lengths_k, strict=True)
-    ):
+    4: a shorter one, in parts that share a KV head (NOTE [group split] of group_split.py). Of kernels by wgmma, 5: a
+    block of 128 keys that RUN queries see whole, 6: two or more that a tile of queries sees whole, and no key beyond
+    the last whole block."""
+    sizes = list(zip(problem.lengths_q, problem.lengths_k, strict=True))
+    if chosen.products and any(_see_whole(problem, *one) >= RUN for one in sizes):
         return 5
+    if chosen.products and any(_sees_blocks(problem, *one) >= 2 for one in sizes):
+        return 6
     found = 0
     for len_q, len_k in zip(problem.lengths_q, problem.lengths_k, strict=True):
         rows, columns = -(-len_q // chosen.tile_m), -(-len_k // chosen.tile_n)
@@ -168,6 +169,17 @@ def _see_whole(problem: AnyProblem, len_q: int, len_k: int) -> int:
     ahead = len_k - len_q if isinstance(mask, Causal) and mask.align == "bottom_right" else 0
     first = max(0, 127 - ahead) if isinstance(mask, Causal) else 0
     return max(0, len_q - first)
+
+
+def _sees_blocks(problem: AnyProblem, len_q: int, len_k: int) -> int:
+    """How many blocks of 128 keys the last tile of queries sees whole, under a full or a causal mask; 0 where keys are
+    left over."""
+    mask = problem.mask
+    if not len_q or len_k % 128 or not isinstance(mask, Full | Causal):
+        return 0
+    if isinstance(mask, Full):
+        return len_k // 128
+    return min(len_k, len_k if mask.align == "bottom_right" else len_q) // 128 - 1
 
 
 def _parts(chosen: Config, problem: AnyProblem) -> int:

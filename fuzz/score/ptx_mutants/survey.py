@@ -42,7 +42,7 @@ class Lists:
 SESSION_LISTS = Lists(60, 60, 60)  # a session of 300 cases, for five configurations: sparse_configs.py
 LISTS = {
     "blocksparse": Lists(20, 20, 40),
-    "blocksparse.wgmma": Lists(20, 20, 40),
+    "blocksparse.wgmma": SESSION_LISTS,
     "dynamic_mask": SESSION_LISTS,
     "nsa": SESSION_LISTS,
 }
