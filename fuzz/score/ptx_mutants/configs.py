@@ -120,8 +120,8 @@ class _Narrowed(EmulatedBlockSparse):
 
 
 def cases_of(chosen: Config, count: int, seed: int) -> list[Case]:
-    """`count` different cases of the configuration, by turns of each `size`, as far as there are some among what a session
-    of that seed draws. Fewer begin with the same cases."""
+    """`count` different cases of the configuration, by turns of each `size`, as far as there are some among what a
+    session of that seed draws. Fewer begin with the same cases."""
     target = _Narrowed(chosen)
     keys = {build.key for build in builds_of(chosen).values()}
     found: dict[str, Case] = {}
