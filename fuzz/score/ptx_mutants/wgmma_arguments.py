@@ -35,6 +35,38 @@ WGMMA_ARGUMENTS = (
         targets=_WGMMA,
     ),
     Argument(
+        "floor division",
+        "Part of the correction of a division towards minus infinity, which applies where the signs differ and there "
+        "is a remainder. Dividend and divisor are counts and never negative, or there is no remainder: the correction is "
+        "never made, with the change or without.",
+        ("compare_flipped", "compare_shifted", "bound_shifted", "immediate_off_by_one", "instruction_dropped",
+         "operands_swapped", "operation_replaced", "sign_changed"),
+        r"(setp\.(ne|eq|lt|gt|ge|le)|(and|or)\.pred|selp\.b32 %r\d+, -1, 0|xor\.b32|shr\.[us]32|(add|mul\.lo)\.s32)",
+        "same_bits",
+        near=r"selp\.b32 \t%r\d+, -1, 0",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "rounding of a division",
+        "Part of a division by a power of 2 that is rounded towards 0: it adds something to negative dividends only. "
+        "The dividend is the number of a thread or a part of it.",
+        ("operation_replaced", "sign_changed", "immediate_off_by_one", "instruction_dropped", "operands_swapped"),
+        r"(shr\.[su]16 %rs\d+, %rs\d+, \d+;|and\.b16 %rs\d+, %rs\d+, \d+;|add\.s16 %rs\d+, %rs\d+, %rs\d+;)",
+        "same_values",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "awaited with V",
+        "The copies of a cut-off tile of K are awaited with those of V, by the same threads, before Q is loaded. The "
+        "first product awaits Q too.",
+        ("commit_dropped", "wait_dropped", "wait_weakened"),
+        r"cp\.async\.(commit_group|wait_group 0);",
+        "same_bits",
+        kinds=("backward",),
+        near=r"mbarrier\.arrive\.shared\.b64 %rd\d+, \[%r1\+(231696|198664)\]",  # the mbarrier of K
+        targets=_WGMMA,
+    ),
+    Argument(
         "a mask that hides nothing",
         "The mask is applied to a full block too. All its keys are inside the band: every score stays.",
         ("bound_shifted", "compare_shifted", "guarded_dropped"),
@@ -45,7 +77,7 @@ WGMMA_ARGUMENTS = (
         near=r"wgmma\.commit_group[^\n]*\n(.*\n){0,4}\tsetp\.lt\.s32 \t(%p\d+), %r\d+, 1;\n\t@\2 bra",
         targets=_WGMMA,
     ),
-)
+)  # fmt: skip
 
 # Of bugs that are bugs: see REMARKS of equivalence.py.
 WGMMA_REMARKS = (
