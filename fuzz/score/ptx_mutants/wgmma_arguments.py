@@ -37,13 +37,13 @@ WGMMA_ARGUMENTS = (
     Argument(
         "floor division",
         "Part of the correction of a division towards minus infinity, which applies where the signs differ and there "
-        "is a remainder. Dividend and divisor are counts and never negative, or there is no remainder: the correction is "
-        "never made, with the change or without.",
+        "is a remainder. Dividend and divisor are counts and never negative, or there is no remainder: the correction "
+        "is never made, with the change or without.",
         ("compare_flipped", "compare_shifted", "bound_shifted", "immediate_off_by_one", "instruction_dropped",
          "operands_swapped", "operation_replaced", "sign_changed"),
-        r"(setp\.(ne|eq|lt|gt|ge|le)|(and|or)\.pred|selp\.b32 %r\d+, -1, 0|xor\.b32|shr\.[us]32|(add|mul\.lo)\.s32)",
+        r"(setp\.(ne\.b32 %p\d+, %r\d+, %r|lt\.s32 %p\d+, %r\d+, 0;)|and\.pred|selp\.b32 %r\d+, -1, 0|xor\.b32)",
         "same_bits",
-        near=r"selp\.b32 \t%r\d+, -1, 0",
+        near=r"and\.pred[^\n]*\n\tselp\.b32 \t%r\d+, -1, 0",
         targets=_WGMMA,
     ),
     Argument(
@@ -63,7 +63,7 @@ WGMMA_ARGUMENTS = (
         r"cp\.async\.(commit_group|wait_group 0);",
         "same_bits",
         kinds=("backward",),
-        near=r"mbarrier\.arrive\.shared\.b64 %rd\d+, \[%r1\+(231696|198664)\]",  # the mbarrier of K
+        near=r"mbarrier\.arrive\.shared\.b64 %rd\d+, \[%r1\+(231696|198664|199688|116744)\]",
         targets=_WGMMA,
     ),
     Argument(
