@@ -44,7 +44,7 @@ from kernels.blocksparse.forward.blackwell import mainloop, query_tiles
 from kernels.blocksparse.forward.blackwell.exponentials import power_of
 from kernels.blocksparse.forward.blackwell.query_tiles import tiles_of
 from kernels.blocksparse.forward.blackwell.softmax_warps import softmax_tile
-from kernels.blocksparse.forward.blackwell.tuning import OTHERS, SOFTMAX_WARPS, blackwell_tuning
+from kernels.blocksparse.forward.blackwell.tuning import SOFTMAX_WARPS, blackwell_tuning
 from kernels.blocksparse.forward.kernel import Forward
 from kernels.blocksparse.forward.mainloop import Work
 from kernels.blocksparse.forward.tile_scheduler import Tile
@@ -143,7 +143,7 @@ class BlackwellForward(Forward):
                 free_columns(columns, tuning.columns(variant))
         else:
             if cutlass.const_expr(tuning.registers(variant)):
-                cute.arch.setmaxregister_decrease(OTHERS)
+                cute.arch.setmaxregister_decrease(tuning.others(variant))
             role = warp_index - softmax_warps
             if role < tuning.loaders:
                 self.load_tiles(common, role, thread % 32, (q, k, v))

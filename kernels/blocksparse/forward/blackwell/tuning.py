@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 SOFTMAX_WARPS = ROWS // 32  # of a query tile: one thread for each row
 BARRIERS = 512  # bytes set aside for barriers, the address of the columns and announced tiles
 GROUP = 4  # pairs of exponentials of which `polynomials` are
-OTHERS = 48  # registers of a thread that has no row, where those of the softmax take more than their share
+# Registers of a thread that has no row, where those of the softmax take more than their share: up to head dim 64, and
+# beyond; so ptxas spills the least
+OTHERS = (48, 56)
 
 
 @dataclass(frozen=True)
@@ -63,11 +65,15 @@ class BlackwellTuning:
         return SOFTMAX_WARPS * (variant.tile_m // ROWS) + self.loaders + 2
 
     def registers(self, variant: Variant) -> int:
-        """Registers of a softmax thread; 0: all threads keep those of the launch, else the others keep OTHERS."""
+        """Registers of a softmax thread; 0: all threads keep those of the launch, else the others keep `others`."""
         groups, rows = self.threads(variant) // 128, variant.tile_m // ROWS  # warpgroups; those of the softmax
         launched = min(REGISTERS // (128 * groups * self.ctas) // 8 * 8, MOST)
-        most = min((groups * launched - (groups - rows) * OTHERS) // rows, MOST) // 8 * 8
+        most = min((groups * launched - (groups - rows) * self.others(variant)) // rows, MOST) // 8 * 8
         return 0 if launched == MOST else most
+
+    def others(self, variant: Variant) -> int:
+        """Registers of the other threads, where `registers` is not 0."""
+        return OTHERS[variant.dim_padded > 64]
 
     def shared_bytes(self, variant: Variant) -> int:
         """Shared memory of one CTA."""
