@@ -115,7 +115,7 @@ class Survey:
         known = self._clean.get((chosen.name, number)) or self._read(chosen, number)
         if known is None:
             case = self.cases(chosen, count)[number]
-            unrecorded = self._place is None or chosen.target == "blocksparse"
+            unrecorded = self._place is None or chosen.target.startswith("blocksparse")
             recorder = None if unrecorded else Recorder(self._launches(case))
             known = run_clean(chosen, case, self.arch, recorder)
             if self._place is not None:

@@ -161,7 +161,8 @@ def _may_differ(clean: Clean, bug: PtxMutant, kernel: Kernel, text: str, survey:
         return True
     budget = SLOWER * clean.longest + MORE
     programs = programs_of(text)
-    return any(x.differs(programs, budget) for x in launches if x.key == kernel.key and bug.line in x.reached)
+    reaching = [one for one in launches if one.key == kernel.key and bug.line in one.reached]
+    return not reaching or any(one.differs(programs, budget) for one in reaching)
 
 
 def _judged(place: Bench, clean: Clean, instead: dict[str, str]) -> Verdict:
