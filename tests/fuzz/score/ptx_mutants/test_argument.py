@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fuzz.score.ptx_mutants.argument import Argument, lines_of, source_of
+from fuzz.score.ptx_mutants.argument import ROOT, Argument, lines_of, source_of
 from fuzz.score.ptx_mutants.equivalence import judged
 from fuzz.score.ptx_mutants.results import PtxMutant, Result
 from fuzz.score.ptx_mutants.triton_arguments import TRITON_ARGUMENTS
@@ -98,3 +98,25 @@ def test_a_padded_call_has_no_row_past_the_end(reads, status):
     found = changed("compare_shifted", before, after, 2 if reads else 1, "span_rows_kernel")
     found = replace(found, alone=1, bug=replace(found.bug, target="nsa"))
     assert judged(found, lambda bug: text).status == status
+
+
+def test_partial_results_of_an_or_may_change_places_and_partial_sums_may_not():
+    text = "\tredux.sync.max.s32 \t%r9, %r8, %r7;\n\tst.shared.v4.b32 \t[%r1], {%r2, %r3, %r4, %r5};\n"
+    before, after = (f"st.shared.v4.b32 [%r1], {{{x}, %r4, %r5}};" for x in ("%r2, %r3", "%r3, %r2"))
+    bug = PtxMutant("c", "marks_kernel", "fragment_swapped", 2, before, after, target="dynamic_mask")
+    seen = replace(result(2, before), bug=bug)
+    assert judged(seen, lambda bug: text).rule == "one OR over all"
+    assert judged(replace(seen, same_bits=False), lambda bug: text).status == "missed"
+    assert judged(seen, lambda bug: text.replace("redux.sync.max", "redux.sync.add")).status == "missed"
+    lists = replace(seen, bug=replace(bug, kind="lists_kernel"))
+    assert judged(lists, lambda bug: text).status == "missed"
+
+
+@pytest.mark.parametrize(("stored", "status"), [("tl.store(mCount", "equivalent"), ("tl.store(mOut", "missed")])
+def test_any_thread_may_write_how_many_tiles_a_list_has_and_not_the_tiles(stored, status):
+    source = (ROOT / "kernels/dynamic_mask/tile_lists.py").read_text().splitlines()
+    line = next(n for n, one in enumerate(source, 1) if stored in one)
+    before = "@%p1 st.global.b32 [ %rd1 + 0 ], { %r1 };"
+    text = f"\t.loc\t1 {line} 5 // tile_lists.py:{line}:5\n\t{before}\n"
+    bug = PtxMutant("c", "lists_kernel.2", "guard_negated", 2, before, before.replace("@", "@!"), target="dynamic_mask")
+    assert judged(replace(result(2, before), bug=bug), lambda bug: text).status == status
