@@ -31,11 +31,11 @@ DYNAMIC_MASK_ARGUMENTS = (
     Argument(
         "one OR over all",
         "Two of a thread's partial results change places on their way through shared memory. All of them are taken "
-        "into one OR over the tile.",
+        "into one OR over the tile, the only reduction of the kernel.",
         ("fragment_swapped",),
         r"(st|ld)\.shared\.v[24]\.b32",
         "same_bits",
-        near=r"(redux\.sync\.max|\tmax)\.s32",
+        lacks=r"redux\.sync\.add|add\.f32|max\.f32|shfl\.sync\.up",
         kinds=("marks_kernel",),
         targets=("dynamic_mask",),
     ),

@@ -25,6 +25,16 @@ TRITON_ARGUMENTS = (
         targets=_BOTH,
     ),
     Argument(
+        "bits that are never set",
+        "The mask takes the lowest bit too of a number that was shifted to the left.",
+        ("immediate_off_by_one",),
+        r"and\.b32 %r\d+, %r\d+, \d*[02468];",
+        "same_values",
+        after=r"[13579];$",
+        defined=r"shl\.b32 \t%r\d+, %r\d+, [1-9]",
+        targets=_BOTH,
+    ),
+    Argument(
         "rounding of a division",
         "Part of a division by a power of 2 that is rounded towards 0: it adds something to negative dividends only. "
         "The dividend is a length, a head dim or an index.",
@@ -234,6 +244,18 @@ TRITON_ARGUMENTS = (
         targets=("nsa",),
     ),
     Argument(
+        "an empty span",
+        "Whether the tiles that a row sees whole end after they begin, or where they begin. Their span is empty then, "
+        "and lies among those that the row sees at all: no tile is in it, and all are in the parts around it.",
+        ("compare_shifted",),
+        r"setp\.lt\.s32 %p\d+, %r\d+, %r\d+;",
+        "same_bits",
+        defined=r"shr\.s32 \t%r\d+, %r\d+, [67];",
+        kinds=("span_rows_kernel", "span_columns_kernel"),
+        alone=1,
+        targets=("nsa",),
+    ),
+    Argument(
         "stores that are masked off",
         "Whether the loop over the entries of a program's rows is left out where no row has any. Its stores are masked "
         "off then.",
@@ -256,6 +278,19 @@ TRITON_ARGUMENTS = (
         near=r"ld\.shared\.b32 \t(%r\d+), .*\n\tshfl\.sync\.bfly\.b32 \t%r\d+, \1, 1, 31, -1;\n(.*\n)*?"
         r"\tadd\.f32 .*\n(.*\.loc.*\n|\$L.*\n)*\tbar\.sync \t0;\n\tst\.shared\.b32",
         kinds=("mean_kernel",),
+        targets=("nsa",),
+    ),
+    Argument(
+        "a warp's own places",
+        "The barrier between a sum's last read of partial sums and the write of the sums to shared memory. No warp "
+        "reads where another one writes: addresses follow from the thread alone, and the emulated GPU saw no unordered "
+        "access.",
+        ("barrier_dropped",),
+        r"bar\.sync 0;",
+        "same_bits",
+        near=r"shfl\.sync\.bfly\.b32 \t(%r\d+), (%r\d+), 1, 31, -1;\n(.*\.loc.*\n|\$L.*\n)*"
+        r"\tadd\.f32 \t%r\d+, \2, \1;\n(.*\.loc.*\n|\$L.*\n)*\tbar\.sync \t0;\n\tst\.shared\.b32",
+        kinds=("gate_weight_kernel",),
         targets=("nsa",),
     ),
     Argument(

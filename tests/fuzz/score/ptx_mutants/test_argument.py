@@ -120,3 +120,43 @@ def test_any_thread_may_write_how_many_tiles_a_list_has_and_not_the_tiles(stored
     text = f"\t.loc\t1 {line} 5 // tile_lists.py:{line}:5\n\t{before}\n"
     bug = PtxMutant("c", "lists_kernel.2", "guard_negated", 2, before, before.replace("@", "@!"), target="dynamic_mask")
     assert judged(replace(result(2, before), bug=bug), lambda bug: text).status == status
+
+
+def test_a_span_may_be_empty_at_either_end_and_rows_may_not_end_where_they_begin():
+    text = "\tshr.s32 \t%r2, %r1, 7;\n\tsetp.lt.s32 \t%p1, %r2, %r3;\n"
+    before = "setp.lt.s32 %p1, %r2, %r3;"
+    bug = PtxMutant("c", "span_rows_kernel.3", "compare_shifted", 2, before, before.replace("lt", "le"), target="nsa")
+    seen = replace(result(2, before), bug=bug, alone=1)
+    assert judged(seen, lambda bug: text).rule == "an empty span"
+    assert judged(replace(seen, alone=0), lambda bug: text).status == "missed"
+    assert judged(seen, lambda bug: text.replace("shr.s32", "add.s32")).status == "missed"
+
+
+@pytest.mark.parametrize(
+    ("defined", "after", "status"),
+    [
+        ("shl.b32 \t%r2, %r1, 2;", 129, "equivalent"),
+        ("shl.b32 \t%r2, %r1, 0;", 129, "missed"),
+        ("shr.u32 \t%r2, %r1, 2;", 129, "missed"),
+        ("shl.b32 \t%r2, %r1, 2;", 256, "missed"),
+    ],
+)
+def test_the_lowest_bit_of_what_was_shifted_to_the_left_is_never_set(defined, after, status):
+    bug = PtxMutant(
+        "c", "split_kernel", "immediate_off_by_one", 2, "and.b32 %r3, %r2, 128;", f"and.b32 %r3, %r2, {after};",
+        target="nsa",
+    )  # fmt: skip
+    seen = replace(result(2, bug.before), bug=bug)
+    assert judged(seen, lambda bug: f"\t{defined}\n\tand.b32 \t%r3, %r2, 128;\n").status == status
+
+
+def test_the_barrier_after_a_sum_over_warps_needs_bits_that_are_the_same():
+    text = (
+        "\tshfl.sync.bfly.b32 \t%r3, %r2, 1, 31, -1;\n$L__tmp1:\n\tadd.f32 \t%r4, %r2, %r3;\n\tbar.sync \t0;\n"
+        "\tst.shared.b32 \t[%r5], %r4;\n"
+    )
+    bug = PtxMutant("c", "gate_weight_kernel", "barrier_dropped", 4, "bar.sync 0;", ";", target="nsa")
+    seen = replace(result(4, bug.before), bug=bug)
+    assert judged(seen, lambda bug: text).rule == "a warp's own places"
+    assert judged(replace(seen, same_bits=False), lambda bug: text).status == "missed"
+    assert judged(seen, lambda bug: text.replace("add.f32", "mul.f32")).status == "missed"
