@@ -201,10 +201,10 @@ TRITON_ARGUMENTS = (
         "Whether a division of 64 bits is made by one of 32 bits, where both numbers have no more. That is a matter of "
         "time alone, and no index of these kernels has more.",
         ("guard_negated", "guard_dropped", "guarded_dropped", "bound_shifted", "compare_flipped"),
-        r"(@%p\d+ bra|setp\.ne\.b64 %p\d+, %rd\d+, 0;)",
+        r"(@!?%p\d+ bra|setp\.ne\.b64 %p\d+, %rd\d+, 0;)",
         "same_bits",
         near=r"and\.b64 \t(%rd\d+), %rd\d+, -4294967296;\n(.*\.loc.*\n|\$L.*\n)*\tsetp\.ne\.b64 \t(%p\d+), \1, 0;\n"
-        r"\t@\3 bra",
+        r"\t@!?\3 bra",
         targets=("nsa",),
     ),
     Argument(
