@@ -94,4 +94,40 @@ DYNAMIC_MASK_ARGUMENTS = (
         kinds=("forward_kernel",),
         targets=("dynamic_mask",),
     ),
+    Argument(
+        "bits that nobody reads",
+        "A word of the mask is shifted to the right, and the lowest bit is taken of it. Signed and unsigned differ in "
+        "the bits that come in at the top; the shift is by at most 31 places.",
+        ("sign_changed",),
+        r"shr\.[us]32 %r\d+, %r\d+, %r\d+;",
+        "same_bits",
+        inside="kernels/dynamic_mask/tiles.py keep_tile",
+        line=r"rWords >> \(n % BITS\)\) & 1",
+        targets=("dynamic_mask",),
+    ),
+    Argument(
+        "a program has a tile",
+        "Whether the loop over a program's tiles of keys is left out where there are none. Programs are as many as "
+        "chunks of tiles, each of one tile at least.",
+        ("guarded_dropped",),
+        r"@%p\d+ bra",
+        "same_values",
+        inside="kernels/dynamic_mask/tile_lists.py marks_kernel",
+        line=r"for n_block in range",
+        kinds=("marks_kernel",),
+        targets=("dynamic_mask",),
+    ),
+    Argument(
+        "a warp's own places",
+        "The barrier between two results of the rows, which change threads in the same shared memory one after the "
+        "other. No warp writes where another one reads: addresses follow from the thread alone, and the emulated GPU "
+        "saw no unordered access.",
+        ("barrier_dropped",),
+        r"bar\.sync 0;",
+        "same_bits",
+        inside="kernels/dynamic_mask/row_state.py row_state_kernel",
+        line=r"tl\.store\(mState \+ planes",
+        kinds=("row_state_kernel",),
+        targets=("dynamic_mask",),
+    ),
 )

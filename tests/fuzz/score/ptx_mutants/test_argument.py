@@ -160,3 +160,25 @@ def test_the_barrier_after_a_sum_over_warps_needs_bits_that_are_the_same():
     assert judged(seen, lambda bug: text).rule == "a warp's own places"
     assert judged(replace(seen, same_bits=False), lambda bug: text).status == "missed"
     assert judged(seen, lambda bug: text.replace("add.f32", "mul.f32")).status == "missed"
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "stands", "elsewhere", "kind", "operator", "before"),
+    [
+        ("bits that nobody reads", "tiles.py", "(rWords >> (n % BITS))", "rKeep = rMask != 0", "dbias_kernel",
+         "sign_changed", "shr.u32 %r3, %r2, %r1;"),
+        ("a program has a tile", "tile_lists.py", "for n_block in range", "active = any_key(", "marks_kernel",
+         "guarded_dropped", "@%p1 bra $L__BB0_3;"),
+        ("a warp's own places", "row_state.py", "tl.store(mState + planes", "tl.store(mState + offset",
+         "row_state_kernel", "barrier_dropped", "bar.sync 0;"),
+    ],
+)  # fmt: skip
+def test_an_argument_about_a_source_line_holds_for_that_line(rule, path, stands, elsewhere, kind, operator, before):
+    source = (ROOT / "kernels/dynamic_mask" / path).read_text().splitlines()
+    for text, status in ((stands, "equivalent"), (elsewhere, "missed")):
+        line = next(n for n, one in enumerate(source, 1) if text in one)
+        ptx = f"\t.loc\t1 {line} 5 // {path}:{line}:5\n\t{before}\n"
+        bug = PtxMutant("c", kind, operator, 2, before, ";", target="dynamic_mask")
+        seen = replace(result(2, before), bug=bug, same_values=operator == "guarded_dropped")
+        found = judged(seen, lambda bug, ptx=ptx: ptx)
+        assert (found.status, found.rule) == (status, rule if status == "equivalent" else "")
