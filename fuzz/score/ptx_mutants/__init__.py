@@ -5,7 +5,7 @@
     python -m fuzz.score.ptx_mutants --count 300 --json ci/results/ptx_mutants_host.json
 
 run.py          draws mutants, tries them, keeps each result
-operators.py    the changes
+operators.py    the changes; async_operators.py: those of bulk copies, mbarriers and wgmma
 configs.py      the kernels, and the cases
 sampling.py     the mutants that a seed draws
 trial.py        one mutant: runs the cases that reach it until one finds it; what a missed one did

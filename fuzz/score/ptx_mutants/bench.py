@@ -134,8 +134,8 @@ ARCH = "sm_90a"  # that Triton's kernels are compiled for
 
 @cache
 def bench(target: str, arch: str = ARCH) -> Bench:
-    """The bench of a target: 'blocksparse', 'dynamic_mask' or 'nsa'. arch: of its Triton kernels."""
-    if target == "blocksparse":
+    """The bench of a target of targets.py. arch: of its Triton kernels."""
+    if target.partition(".")[0] == "blocksparse":
         return BlockSparseBench()
     made = {"dynamic_mask": EmulatedDynamicMask, "nsa": EmulatedNativeSparse}[target]()
     made.arch = arch

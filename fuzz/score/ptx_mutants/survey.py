@@ -40,7 +40,12 @@ class Lists:
 
 
 SESSION_LISTS = Lists(60, 60, 60)  # a session of 300 cases, for five configurations: sparse_configs.py
-LISTS = {"blocksparse": Lists(20, 20, 40), "dynamic_mask": SESSION_LISTS, "nsa": SESSION_LISTS}
+LISTS = {
+    "blocksparse": Lists(20, 20, 40),
+    "blocksparse.wgmma": SESSION_LISTS,
+    "dynamic_mask": SESSION_LISTS,
+    "nsa": SESSION_LISTS,
+}
 
 
 def lists_of(target: str) -> Lists:

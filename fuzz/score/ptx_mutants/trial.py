@@ -128,7 +128,7 @@ def probed(bug: PtxMutant) -> str | None:
         size, given = re.findall(r"[^\s,;]+", before)[-2:]
         return f"{{ .reg .pred %differs; setp.ne.b32 %differs, {size}, {given}; @%differs trap; {before} }}"
     m = re.match(r"([\w.:]+) (%(?:p|rs|rd|r|f)\d+),", before)
-    if not m or m.group(1).startswith(("ldmatrix", "atom", "st.", "red.", "cp.")):
+    if not m or m.group(1).startswith(("ldmatrix", "atom", "st.", "red.", "cp.", "mbarrier.")):
         return None
     target = m.group(2)
     kind = {"p": "pred", "rs": "b16", "rd": "b64"}.get(re.sub(r"\d", "", target[1:]), "b32")

@@ -1,0 +1,90 @@
+"""Arguments for mutants of Hopper's kernels by wgmma, as NVVM compiles kernels.blocksparse. See equivalence.py."""
+
+from __future__ import annotations
+
+from fuzz.score.ptx_mutants.argument import Argument
+
+_WGMMA = ("blocksparse.wgmma",)
+
+WGMMA_ARGUMENTS = (
+    Argument(
+        "never negative",
+        "Signed and unsigned differ for negative numbers only. The operand is an index, a length, an offset or an "
+        "address of shared memory, which is never negative; both forms gave the same value in every execution.",
+        ("sign_changed",),
+        r"(setp|mul\.wide|cvt|div|max|min|shr\.[us]32 %r\d+, %r\d+, \d+;)",
+        "same_values",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "the same in all lanes",
+        "The value is made of the warp's number, or all lanes read it from one address: every lane has it, so it does "
+        "not matter from which one it comes.",
+        ("lane_wrong",),
+        r"shfl\.sync\.idx\.b32 %r\d+, %r\d+, 0, 31, -1;",
+        "same_values",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "NaN either way",
+        "A maximum that forgets NaN. A score that is NaN makes its row's sum of exponentials NaN, and with it O and "
+        "the log-sum-exp, whatever the row's reference is; without NaN the two are the same.",
+        ("nan_dropped",),
+        r"max\.NaN\.f32",
+        "same_values",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "floor division",
+        "Part of the correction of a division towards minus infinity, which applies where the signs differ and there "
+        "is a remainder. Dividend and divisor are counts and never negative, or there is no remainder: the correction "
+        "is never made, with the change or without.",
+        ("compare_flipped", "compare_shifted", "bound_shifted", "immediate_off_by_one", "instruction_dropped",
+         "operands_swapped", "operation_replaced", "sign_changed"),
+        r"(setp\.(ne\.b32 %p\d+, %r\d+, %r|lt\.s32 %p\d+, %r\d+, 0;)|and\.pred|selp\.b32 %r\d+, -1, 0|xor\.b32)",
+        "same_bits",
+        near=r"and\.pred[^\n]*\n\tselp\.b32 \t%r\d+, -1, 0",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "rounding of a division",
+        "Part of a division by a power of 2 that is rounded towards 0: it adds something to negative dividends only. "
+        "The dividend is the number of a thread or a part of it.",
+        ("operation_replaced", "sign_changed", "immediate_off_by_one", "instruction_dropped", "operands_swapped"),
+        r"(shr\.[su]16 %rs\d+, %rs\d+, \d+;|and\.b16 %rs\d+, %rs\d+, \d+;|add\.s16 %rs\d+, %rs\d+, %rs\d+;)",
+        "same_values",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "awaited with V",
+        "The copies of a cut-off tile of K are awaited with those of V, by the same threads, before Q is loaded. The "
+        "first product awaits Q too.",
+        ("commit_dropped", "wait_dropped", "wait_weakened"),
+        r"cp\.async\.(commit_group|wait_group 0);",
+        "same_bits",
+        kinds=("backward",),
+        near=r"mbarrier\.arrive\.shared\.b64 %rd\d+, \[%r1\+(231696|198664|199688|116744)\]",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "a mask that hides nothing",
+        "The mask is applied to a full block too. All its keys are inside the band: every score stays.",
+        ("bound_shifted", "compare_shifted", "guarded_dropped"),
+        r"(setp\.lt\.s32 %p\d+, %r\d+, 1;|@%p\d+ bra)",
+        "same_bits",
+        kinds=("forward",),
+        configs="_band_",
+        near=r"wgmma\.commit_group[^\n]*\n(.*\n){0,4}\tsetp\.lt\.s32 \t(%p\d+), %r\d+, 1;\n\t@\2 bra",
+        targets=_WGMMA,
+    ),
+)  # fmt: skip
+
+# Of bugs that are bugs: see REMARKS of equivalence.py.
+WGMMA_REMARKS = (
+    *(("barrier_dropped", kind, r"bar\.warp\.sync", "",
+       "The lanes of a warp run in step on the emulated GPU: what this barrier orders is in order there without it.")
+      for kind in ("forward", "backward")),
+    ("compare_shifted", "forward", r"setp\.lt\.s32 %p\d+, %r\d+, 1;", r"mov\.b32 \t%r\d+, 0;\n\t@%p\d+ bra",
+     "The number of the first block of keys is not looked up where it is the only one: it takes a row of one block "
+     "that is not the first."),
+)  # fmt: skip
