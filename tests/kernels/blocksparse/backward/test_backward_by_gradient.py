@@ -113,10 +113,15 @@ def replaced_by(name: str) -> set[str]:
     return set(MUTANTS[name].injection.backward.replacements) - set(OF_PREPROCESS)
 
 
-def bugs() -> list[str]:
-    """Mutants of the backward kernel that this loop has the injection points of."""
+DAILY = ("lock_is_n_block", "wait_missing")
+
+
+def bugs() -> list[Any]:
+    """Mutants of the backward kernel that this loop has the injection points of; all but DAILY are tried nightly."""
     points = set(GradientGroups.INJECTION_POINTS)
-    return [name for name in MUTANTS if replaced_by(name) and replaced_by(name) <= points]
+    names = [name for name in MUTANTS if replaced_by(name) and replaced_by(name) <= points]
+    assert set(DAILY) < set(names)
+    return [name if name in DAILY else pytest.param(name, marks=pytest.mark.nightly) for name in names]
 
 
 @pytest.mark.parametrize("name", bugs())
