@@ -1,5 +1,6 @@
 """Mutants of Triton's kernels: real kernels of dynamic_mask and nsa, changed, on the emulated GPU."""
 
+import hashlib
 import re
 
 import pytest
@@ -52,6 +53,20 @@ def test_a_survey_that_is_kept_is_read_and_not_run_again(few, monkeypatch):
     again = Survey(1, few.folder)
     assert again.clean(OF, 0) == few.clean(OF, 0)
     assert again.triton_kernels(OF, 3) == few.triton_kernels(OF, 3)
+
+
+@pytest.mark.compiled_triton
+def test_a_case_whose_launches_a_mutant_does_not_change_is_not_run(few, monkeypatch):
+    monkeypatch.setattr(trial, "execute", lambda *given: pytest.fail("run"))
+    found = trial.try_mutant(bug(few, "marks_kernel", r"bar\.sync", "bar.sync 1;"), few)
+    assert (found.status, found.changed, found.runs) == ("missed", 0, 0)
+    assert found.reaching == 3
+
+
+@pytest.mark.compiled_triton
+def test_a_triton_kernel_is_known_by_its_ptx(few):
+    for kernel in few.triton_kernels(OF).values():
+        assert kernel.key == hashlib.sha256(kernel.text.encode()).hexdigest()[:32]
 
 
 @pytest.mark.compiled_triton
