@@ -16,7 +16,6 @@ loads (transposed/loads.py) and two add dQ in memory, one for each multiplying w
 from types import SimpleNamespace
 
 from cutlass import Float32, Int32, Int64, cute
-from cutlass.memory import SmemAllocator
 
 from kernels.blocksparse.backward.by_gradient.dq_warps import add_dq_of_group
 from kernels.blocksparse.backward.by_gradient.mainloop import GROUP_OF_DK, GROUP_OF_DV, loop_of_dk, loop_of_dv
@@ -27,6 +26,7 @@ from kernels.blocksparse.backward.transposed import turns
 from kernels.blocksparse.backward.transposed.dkdv_kernel import ALL_WARPS, KeyGradients
 from kernels.blocksparse.backward.transposed.kernel import TransposedBackward
 from kernels.blocksparse.backward.transposed.query_words import LaneQueries
+from kernels.blocksparse.backward.transposed.shared_tiles import SharedTiles
 from kernels.blocksparse.backward.transposed.turns import GROUPS
 from kernels.blocksparse.backward.wgmma import WARPGROUP, GroupProduct, GroupThread, operand, transposed_operand
 
@@ -102,24 +102,13 @@ class GradientGroups(TransposedBackward):
         """K and V, later dK and dV; the stages of Q and dO; dS with keys as rows; P as threads hold it; a piece of dQ
         for each warpgroup; all else. Tiles twice: `plain` ones with their swizzle in the layout, the others as bulk
         copies and products take them."""
-        tiling, memory = self.tiling, SmemAllocator()
-        step_m, tile_n, dim = tiling.step_m, tiling.tile_n, tiling.dim
-
-        def tensor(layout, dtype=self.dtype):
-            return memory.allocate_tensor(dtype, layout, byte_alignment=1024 if dtype is self.dtype else 128)
-
-        by_key = staged_layout(tile_n, dim, 1)
-        q, do = staged_layout(step_m, dim, tiling.stages_q), staged_layout(step_m, dim, tiling.stages)
-        plainK, plainV, plainQ, plaindO = tensor(by_key), tensor(by_key), tensor(q), tensor(do)
+        tiling, memory = self.tiling, SharedTiles(self.dtype)
+        step_m, tile_n, dim, tensor = tiling.step_m, tiling.tile_n, tiling.dim, memory.tensor
+        tiles = memory.operands(tile_n, dim, step_m, tiling.stages_q, tiling.stages)
         return SimpleNamespace(
-            plainK=plainK[None, None, 0],
-            plainV=plainV[None, None, 0],
-            plainQ=plainQ,
-            plaindO=plaindO,
-            sK=operand(plainK, tile_n, dim, 1),
-            sV=operand(plainV, tile_n, dim, 1),
-            sQ=operand(plainQ, step_m, dim, tiling.stages_q),
-            sdO=operand(plaindO, step_m, dim, tiling.stages),
+            **tiles,
+            sQ=operand(tiles["plainQ"], step_m, dim, tiling.stages_q),
+            sdO=operand(tiles["plaindO"], step_m, dim, tiling.stages),
             sdS=tensor(staged_layout(tile_n, step_m, 1))[None, None, 0],
             sP=tensor(cute.make_layout(tile_n * step_m), Float32),
             sdQ=tensor(cute.make_layout(GROUPS * step_m * DQ_COLUMNS), Float32),
@@ -127,5 +116,5 @@ class GradientGroups(TransposedBackward):
             sDelta=tensor(cute.make_layout((step_m, tiling.stages)), Float32),
             sEntries=tensor(cute.make_layout((4, ENTRY_STAGES)), Int32),
             sTileNumber=tensor(cute.make_layout(1), Int32),
-            barriers=memory.allocate_array(Int64, turns.barrier_count(tiling), byte_alignment=8),
+            barriers=memory.barriers(turns.barrier_count(tiling)),
         )
