@@ -69,7 +69,8 @@ def test_an_argument_needs_its_instruction_and_the_evidence(rule, text, operator
         (FENCE.replace("add.s32", "mul.f32"), "product_order_dropped", "wgmma.fence.sync.aligned;", ";", "backward"),
         (ADDRESS.replace("-16", "-8"), "immediate_off_by_one", "add.s64 %rd1, %rd2, 14;", "add.s64 %rd1, %rd2, 13;",
          "preprocess"),
-        (SCALE.replace(", 1;", ", 0;"), "bound_shifted", "setp.ne.b32 p, %r1, 0;", "setp.ne.b32 p, %r1, -1;", "forward"),
+        (SCALE.replace(", 1;", ", 0;"), "bound_shifted", "setp.ne.b32 p, %r1, 0;", "setp.ne.b32 p, %r1, -1;",
+         "forward"),
     ],
 )  # fmt: skip
 def test_a_near_miss_is_missed(text, operator, before, after, kind):
