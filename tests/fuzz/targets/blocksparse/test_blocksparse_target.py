@@ -24,6 +24,7 @@ from fuzz.targets.blocksparse.gpu import GpuBlockSparse
 from fuzz.targets.blocksparse.target import BlockSparseTarget
 from fuzz.targets.blocksparse.variants import kernel_choices, kernels_for
 from fuzz.targets.registry import load, targets
+from kernels.blocksparse.compile import runtime
 from kernels.blocksparse.spec.variant import Variant
 from oracles.masks import Causal, Documents, Full, Intervals, PerHead, Tokens, Window
 from oracles.problem import Problem
@@ -84,6 +85,13 @@ def test_sessions_draw_head_dims_to_256_and_on_a_gpu_crowds_of_ctas() -> None:
     crowded = [one for one in drawn["cuda"] if ctas(one) > 300]
     assert 0.06 < len(crowded) / len(drawn["cuda"]) < 0.2
     assert not any(ctas(one) > 300 for one in drawn["host"] if "ctas" not in one.variant)
+
+
+@pytest.mark.skipif(not emulator_there(), reason="needs the emulated GPU")
+def test_a_run_is_on_the_emulated_gpu_though_another_launcher_was_taken_back_since_the_last_one() -> None:
+    assert run(case()).outcome == "pass"
+    runtime.launch_elsewhere(None)
+    assert run(case()).outcome == "pass"
 
 
 @pytest.mark.skipif(not emulator_there(), reason="needs the emulated GPU")
