@@ -191,6 +191,18 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             (*ORACLES, *EMULATOR, *BLOCKSPARSE),
         ),
         Row(
+            "the same for Hopper's kernels of `blocksparse`",
+            lambda r: "; ".join(
+                f"{name} {one['found']} of {one['found'] + one['missed']}" for name, one in r["targets"].items()
+            ),
+            "ptx_mutants_hopper_host",
+            (*ORACLES, *EMULATOR, *BLOCKSPARSE),
+            commit="4dfd299a",
+            machine="2 cores",
+            date="2026-11-26",
+            command="python -m fuzz.score.ptx_mutants --target blocksparse.wgmma --count 205 --seed 2 --jobs 1",
+        ),
+        Row(
             "the same for Triton's kernels of `nsa` and `dynamic_mask`",
             lambda r: "; ".join(
                 f"{name} {one['found']} of {one['found'] + one['missed']}"

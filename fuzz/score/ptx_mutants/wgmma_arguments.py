@@ -47,6 +47,16 @@ WGMMA_ARGUMENTS = (
         targets=_WGMMA,
     ),
     Argument(
+        "floor division",
+        "The correction of a division towards minus infinity, -1 or 0, is subtracted and not added. It was 0 in every "
+        "execution.",
+        ("operation_replaced",),
+        r"add\.s32 %r\d+, %r\d+, %r\d+;",
+        "same_values",
+        near=r"selp\.b32 \t(%r\d+), -1, 0, %p\d+;\n(\tmad\.lo\.s32 .*\n)?\tadd\.s32 \t%r\d+, %r\d+, \1;",
+        targets=_WGMMA,
+    ),
+    Argument(
         "rounding of a division",
         "Part of a division by a power of 2 that is rounded towards 0: it adds something to negative dividends only. "
         "The dividend is the number of a thread or a part of it.",
