@@ -86,8 +86,8 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Persistence:
-    """What persistent CTAs are predicted to bring. tiles: of the pass; steps: of all of them; clocks: of the pass, with
-    a CTA for each tile and with persistent ones; saved: part of the time."""
+    """Predicted gain of persistent CTAs for a pass. tiles: of the pass; steps: of all of them; clocks: of the pass,
+    with a CTA for each tile and with persistent ones; saved: part of the time."""
 
     dim: int
     mask: str

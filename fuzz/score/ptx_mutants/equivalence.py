@@ -39,6 +39,8 @@ def judged(result: Result, text_of: TextOf) -> Result:
     return replace(result, argument=next(known, ""))
 
 
+_BLOCKSPARSE = ("blocksparse", "blocksparse.wgmma")
+
 ARGUMENTS = (
     Argument(
         "never negative",
@@ -111,6 +113,7 @@ ARGUMENTS = (
         ("nan_dropped",),
         r"max\.NaN\.f32",
         "same_values",
+        targets=_BLOCKSPARSE,
     ),
     Argument(
         "threshold of the lazy rescaling",
@@ -323,6 +326,7 @@ ARGUMENTS = (
         r"setp\.eq\.f32 %p\d+, %r\d+, 0fFF800000;",
         "same_bits",
         kinds=("preprocess",),
+        targets=_BLOCKSPARSE,
     ),
 )  # fmt: skip
 

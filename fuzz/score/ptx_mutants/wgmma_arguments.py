@@ -1,4 +1,5 @@
-"""Arguments for mutants of Hopper's kernels by wgmma, as NVVM compiles kernels.blocksparse. See equivalence.py."""
+"""Arguments for mutants of Hopper's kernels by wgmma, as NVVM compiles kernels.blocksparse. See equivalence.py,
+which has those that hold for the portable kernels too."""
 
 from __future__ import annotations
 
@@ -22,15 +23,6 @@ WGMMA_ARGUMENTS = (
         "not matter from which one it comes.",
         ("lane_wrong",),
         r"shfl\.sync\.idx\.b32 %r\d+, %r\d+, 0, 31, -1;",
-        "same_values",
-        targets=_WGMMA,
-    ),
-    Argument(
-        "NaN either way",
-        "A maximum that forgets NaN. A score that is NaN makes its row's sum of exponentials NaN, and with it O and "
-        "the log-sum-exp, whatever the row's reference is; without NaN the two are the same.",
-        ("nan_dropped",),
-        r"max\.NaN\.f32",
         "same_values",
         targets=_WGMMA,
     ),
@@ -155,16 +147,6 @@ WGMMA_ARGUMENTS = (
         "same_bits",
         kinds=("preprocess",),
         near=r"add\.s64 \t(%rd\d+), %rd\d+, 14;\n\tand\.b64 \t%rd\d+, \1, -16;",
-        targets=_WGMMA,
-    ),
-    Argument(
-        "masked all the same",
-        "Rows without keys have a log-sum-exp of -inf, which the preprocess turns into +inf, so that P is 0 and not "
-        "inf. Such rows lie in partial blocks only, where the mask sets P to 0 whatever it is.",
-        ("constant_wrong",),
-        r"setp\.eq\.f32 %p\d+, %r\d+, 0fFF800000;",
-        "same_bits",
-        kinds=("preprocess",),
         targets=_WGMMA,
     ),
     Argument(

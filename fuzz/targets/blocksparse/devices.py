@@ -64,8 +64,8 @@ def toolchain_there() -> bool:
 
 
 def connect(device: Device) -> object:
-    """Has the kernels take their compiled functions from the artifact cache, on a GPU or the emulated one, whoever else
-    has had them launched elsewhere since the last call.
+    """Connection of the kernels to the artifact cache, on a GPU or the emulated one. Each call for the emulated one
+    makes it the launcher again: a test, or a context, may have set another one.
 
     What is returned has to be kept, as this module does for a GPU: a context that nobody holds is left.
     """

@@ -154,8 +154,8 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     `variant.tuning` may set step_m, stages, stages_ds and wide_stores (0 or 1). By wgmma it may also set transposed: 0
     asks for the straight loop where tiles have 128 keys; runs: 0 asks for steps of 64 queries alone; and by_gradient: 1
     asks, at dim 256, for the loop of by_gradient/kernel.py. With the straight loop it may set stages_p (1 or 2), for
-    tiles of 64 keys, and releaser (0 or 1), with ordered adds: a warp that releases the semaphores. By mma.sync it may
-    set the m warps of each product: warps_s, warps_dkv, warps_dq.
+    tiles of 64 keys, and, with ordered adds, releaser (0 or 1), for a warp that releases the semaphores. By mma.sync
+    it may set the m warps of each product: warps_s, warps_dkv, warps_dq.
     Raises ValueError for a tiling that does not fit (registers and shared memory: NOTE [large dims]; warps; wgmma) and
     for unknown names.
     """

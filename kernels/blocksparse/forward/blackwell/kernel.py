@@ -195,7 +195,7 @@ class BlackwellForward(Forward):
         tcgen05.fence_after()
 
     def of_tile(self, common: Work, tile: Tile, count: Int32, before: Int32) -> Work:
-        """What all warps know of the CTA's `count`-th tile. before: steps of earlier tiles."""
+        """State of the CTA's `count`-th tile that all warps share. before: steps of earlier tiles."""
         first_row = tile.m_block * self.variant.tile_m
         own = {
             "length_k": tile.keys.length,

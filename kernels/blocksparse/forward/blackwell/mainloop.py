@@ -85,7 +85,7 @@ def begin_tile(w, tile: cutlass.Constexpr, count: Int32, step: Int32, n_steps: I
 
 
 def waits_for_queries(n_steps: Int32) -> Boolean:
-    """Whether the issuing warp waits for Q of a tile with so many steps: NOTE [next tile] of kernel.py."""
+    """True if the issuing warp waits for Q of a tile of n_steps steps: NOTE [next tile] of kernel.py."""
     return Boolean(True)
 
 
@@ -143,7 +143,7 @@ def issue_values(w, tile: cutlass.Constexpr, before: Int32, s: Int32) -> None:
 
 
 def adds(before: Int32, s: Int32) -> Boolean:
-    """Whether the product of step s of a tile is added to O, which the first one begins."""
+    """True if the product of a tile's step s is added to O; that of its first step overwrites O."""
     return s > 0
 
 

@@ -1,6 +1,6 @@
 # CuTe DSL is traced: shapes and values have no static types
 # mypy: ignore-errors
-"""What a softmax warp does for a tile: Q without TMA, the steps of mainloop.py, and its rows of O and LSE."""
+"""The work of a softmax warp on a query tile: Q without TMA, the steps of mainloop.py, and its rows of O and LSE."""
 
 import cutlass
 from cutlass import Float32, Int32, cute

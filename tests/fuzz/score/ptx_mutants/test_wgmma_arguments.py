@@ -28,7 +28,7 @@ SCALE = "\tmov.b32 \t%r1, 1;\n\tsetp.ne.b32 \tp, %r1, 0;\n"
 
 
 def status(text: str, operator: str, before: str, after: str, kind: str, **seen: bool) -> tuple[str, str]:
-    """What the mutant of the line `before` counts as, and by which argument."""
+    """Status of the mutant of the line `before`, and the argument that gives it."""
     (line,) = [x for x in lines(text) if x.text == before]
     bug = PtxMutant("c", kind, operator, line.number, before, after, target="blocksparse.wgmma")
     evidence = {"same_bits": True, "same_values": False} | seen
