@@ -7,7 +7,8 @@
 No GPU of this kind has run products="tcgen05": the first run tests it. Steps, each of which runs whatever became of the
 one before; the exit code is 1 where one of them found something, and 2 where one could not run.
 
-    kernels      compiles what the session needs
+    kernels      compiles what both sessions need; conformance compiles its own before it runs them, and the kernels of
+                 `speed` are compiled by the warm-up of a row, which is not timed
     list         the published configurations (corpus/must_pass), with products="tcgen05"
     conformance  runs them, and as they are by the portable kernels
     session      5,000 cases by tcgen05, forward and backward; deterministic ones run 20 times; and a tenth as many of
@@ -53,8 +54,10 @@ def plan(given: argparse.Namespace) -> list[Step]:
     place = "emulated" if given.emulated else "b200"
     fuzz = (sys.executable, "-m", "fuzz.cli.main")
     of = ("--device", device, "--target-file", FILE)
-    session = ("--target", TARGET, *of, "--cases", str(given.cases), "--seed", str(given.seed), "--size", "small")
-    compiled = [word.replace("emulator", "host") for word in session]
+    each = ("--seed", str(given.seed), "--size", "small")
+    session = ("--target", TARGET, *of, "--cases", str(given.cases), *each)
+    pairs = ("--target", PAIRS, *of, "--cases", str(-(-given.cases // 10)), *each)
+    compiled = [[word.replace("emulator", "host") for word in words] for words in (session, pairs)]
     jobs = ("--jobs", str(given.jobs)) if given.jobs else ()
     ledger = ("--ledger", f"{out}/ledger.sqlite")
     speed, files = f"{out}/speed_{place}.json", [f"{out}/conformance_{place}.json", f"{out}/speed_{place}.json"]
@@ -65,7 +68,8 @@ def plan(given: argparse.Namespace) -> list[Step]:
         f"{out}/portable_{place}.json",
     )
     return [
-        Step("kernels", (*fuzz, "compile", *compiled, "--arch", given.arch, *jobs)),
+        Step("kernels", (*fuzz, "compile", *compiled[0], "--arch", given.arch, *jobs)),
+        Step("kernels, two query tiles", (*fuzz, "compile", *compiled[1], "--arch", given.arch, *jobs)),
         Step("list", (sys.executable, "ci/b200.py", "--write-list", listed, *["--emulated"] * given.emulated)),
         Step(
             "conformance",
@@ -83,8 +87,7 @@ def plan(given: argparse.Namespace) -> list[Step]:
         Step(
             "session, two query tiles",
             (
-                *(*fuzz, "run", "--target", PAIRS, *of, "--cases", str(-(-given.cases // 10)), "--size", "small"),
-                *("--seed", str(given.seed), *jobs, *ledger, "--no-minimize"),
+                *(*fuzz, "run", *pairs, *jobs, *ledger, "--no-minimize"),
                 *("--output-dir", f"{out}/session_pairs", "--corpus", f"{out}/regressions"),
             ),
         ),

@@ -20,6 +20,11 @@ For each head dim, clocks of one SM for a block of 128 x 128, bfloat16, long seq
                    where dQ takes dP's columns, reading dQ out. Their parts of the loop in issue slots, and LATENCY
                    clocks at each of the hand-overs
 
+Persistent CTAs: clocks of the whole forward pass with two query tiles, for each of ROWS, where every SM takes the next
+tile of the LPT order when it is free. A tile takes its steps, at the lower end of the prediction of a block, and beside
+them BESIDE_STEPS clocks: what it costs Hopper's kernel with a CTA for each tile, and what was predicted to be left with
+persistent ones, but for the first tile of each (docs/performance/log.md). For this kernel both are guesses.
+
 The prediction is the largest of them to FORWARD_RANGE or RANGE times that: what the kernels by wgmma take of their own
 largest column on an H100 (docs/performance/index.md, "What bounds them").
 """
@@ -57,6 +62,10 @@ L2 = 2 * 5.2e12 / SMS / CLOCK  # bytes a clock and SM: a guess
 TILE = 128
 LATENCY = 100  # clocks of an mbarrier's phase, a commit or a round trip to tensor memory: a guess
 RANGE = (1.0, 1.6)  # of clocks over the largest column
+BESIDE_STEPS = (3500, 1500)  # clocks of a tile: alone in a CTA or its first, another one of a CTA
+PAIR_ROWS = 2 * TILE  # queries of a CTA's tile
+ROWS = ((8192, 2), (2048, 8), (2048, 1))  # (tokens, batch), of HEADS heads
+HEADS = 16
 FORWARD_RANGE = {64: (1.0, 2230 / 1024), 128: (1.0, 2930 / 1965)}
 
 
@@ -75,6 +84,21 @@ class Prediction:
     predicted_tflops: tuple[int, int]
 
 
+@dataclass(frozen=True)
+class Persistence:
+    """Predicted gain of persistent CTAs for a pass. tiles: of the pass; steps: of all of them; clocks: of the pass,
+    with a CTA for each tile and with persistent ones; saved: part of the time."""
+
+    dim: int
+    mask: str
+    tokens: int
+    batch: int
+    tiles: int
+    steps: int
+    clocks: tuple[int, int]
+    saved: float
+
+
 def main() -> int:
     """Prints a table; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -87,13 +111,22 @@ def main() -> int:
         for tma, polynomials in ((1, 1), (1, 0), (0, 1))
     ]
     backward = [predict(dim, tma, bulk) for dim in (64, 128) for tma, bulk in ((1, 0), (1, 1), (0, 0))]
-    for one in (*forward, *backward):
+    of_a_step = {one.dim: 2 * one.predicted_clocks[0] for one in forward if one.loads == "tma, two query tiles"}
+    persistent = [
+        predict_persistent(dim, mask, tokens, batch, clocks)
+        for dim, clocks in of_a_step.items()
+        for mask in ("full", "causal")
+        for tokens, batch in ROWS
+    ]
+    everything: list[Any] = [*forward, *backward, *persistent]
+    for one in everything:
         print(json.dumps(asdict(one)))
     if given.out:
         rates = {"sms": SMS, "clock_hz": CLOCK, "flops_a_clock": FLOPS, "l2_bytes_a_clock": round(L2, 1)}
         command = "python ci/benchmarks/blackwell_prediction.py --out " + str(given.out)
         made = {"command": command, "rates": rates, "latency_clocks": LATENCY}
         made |= {"forward": [asdict(x) for x in forward], "backward": [asdict(x) for x in backward]}
+        made |= {"clocks_beside_steps": BESIDE_STEPS, "persistent": [asdict(x) for x in persistent]}
         given.out.write_text(json.dumps(made, indent=1) + "\n")
     return 0
 
@@ -117,6 +150,27 @@ def predict_forward(dim: int, tma: int, tiles: int, polynomials: int) -> Predict
     clocks = forward_clocks(dim, counts, tiles, polynomials)
     how = ("tma" if tma else "cp.async") + ", two query tiles" * (tiles - 1) + ", no polynomials" * (not polynomials)
     return prediction(dim, how, counts, clocks, FORWARD_RANGE[dim], products=2)
+
+
+def predict_persistent(dim: int, mask: str, tokens: int, batch: int, clocks: int) -> Persistence:
+    """The forward pass with two query tiles in a CTA. clocks: of a step of a CTA, which has an SM to itself."""
+    m_blocks, blocks = -(-tokens // PAIR_ROWS), -(-tokens // TILE)
+    of_head = [min((i + 1) * PAIR_ROWS // TILE, blocks) if mask == "causal" else blocks for i in range(m_blocks)]
+    steps = sorted(of_head * HEADS * batch, reverse=True)
+    alone, rest = BESIDE_STEPS
+    apart = makespan([n * clocks + alone for n in steps])
+    together = makespan([n * clocks + rest for n in steps], alone - rest)
+    saved = round(1 - together / apart, 3)
+    return Persistence(dim, mask, tokens, batch, len(steps), sum(steps), (apart, together), saved)
+
+
+def makespan(times: list[int], begin: int = 0, workers: int = SMS) -> int:
+    """The time until all is done, where the next of the list goes to the worker that is free first; from `begin`
+    on all are."""
+    free = [begin] * workers
+    for time in times:
+        heapq.heappush(free, heapq.heappop(free) + time)
+    return max(free)
 
 
 def prediction(

@@ -4,11 +4,12 @@
     python ci/benchmarks/blackwell_speed.py --emulated --out /tmp/x.json     tiny, on the emulated GPU: its syntax
 
 Rows are causal, full and window masks; 16 query heads on 16 and on 2 KV heads, bfloat16. Of each: forward by tcgen05,
-with one and with two query tiles in a CTA, both also with all exponentials by MUFU.EX2 ("no polynomials"), and by the
-portable kernel; backward by tcgen05, atomic and deterministic, and by the portable one; FlashAttention-4's forward,
-backward and deterministic backward. Medians of CUDA events around each call after a warm-up, in milliseconds, all in
-one process. 'difference' is the largest one of a result from the portable kernel's, over that one's largest value.
-Results are written as they come; what fails is a row's 'error', and what `--max-time` leaves out is listed.
+with one and with two query tiles in a CTA, both also with all exponentials by MUFU.EX2 ("no polynomials"), two also
+with a CTA for each tile instead of persistent ones, and by the portable kernel; backward by tcgen05, atomic and
+deterministic, and by the portable one; FlashAttention-4's forward, backward and deterministic backward. Medians of CUDA
+events around each call after a warm-up, in milliseconds, all in one process. 'difference' is the largest one of a
+result from the portable kernel's, over that one's largest value. Results are written as they come; what fails is a
+row's 'error', and what `--max-time` leaves out is listed.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ from kernels.blocksparse.lists.types import BlockSparse  # noqa: E402
 from kernels.blocksparse.spec.variant import PAIR  # noqa: E402
 
 TILE, DISAGREE = 128, 0.02
+NO_POLYNOMIALS = (("polynomials", 0),)  # all exponentials by MUFU.EX2
+MOST = 2**31 - 1  # persistent CTAs: more than tiles, so that each has one
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -67,6 +70,7 @@ class Row:
 
 ROWS = (
     *(Row(mask, 8192, dim, 2) for dim in (128, 64) for mask in ("causal", "full")),
+    *(Row(mask, 2048, dim, 8) for dim in (128, 64) for mask in ("causal", "full")),
     *(Row("causal", 32768, dim) for dim in (128, 64)),
     *(Row("window", 32768, dim, window=2048) for dim in (128, 64)),
     *(Row("causal", 8192, dim, 2, (16, 2)) for dim in (128, 64)),
@@ -149,8 +153,9 @@ def ways(row: Row, device: str) -> dict[str, Attention]:
         "portable": partial(ours, blocks, products="mma"),
         "tcgen05": partial(ours, blocks, products="tcgen05"),
         "tcgen05, two query tiles": partial(ours, pairs, products="tcgen05"),
-        "tcgen05, no polynomials": partial(without_polynomials, blocks),
-        "tcgen05, two query tiles, no polynomials": partial(without_polynomials, pairs),
+        "tcgen05, no polynomials": partial(forward_alone, blocks, tuning=NO_POLYNOMIALS),
+        "tcgen05, two query tiles, no polynomials": partial(forward_alone, pairs, tuning=NO_POLYNOMIALS),
+        "tcgen05, two query tiles, a CTA for each": partial(forward_alone, pairs, resident=MOST),
         "tcgen05 deterministic": partial(ours, blocks, products="tcgen05", deterministic=True),
     }
     if device == "cuda" and importlib.util.find_spec("flash_attn") and importlib.util.find_spec("flash_attn.cute"):
@@ -169,8 +174,8 @@ def ways(row: Row, device: str) -> dict[str, Attention]:
     return found
 
 
-def without_polynomials(blocks: BlockSparse, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The forward pass alone, with all exponentials by MUFU.EX2."""
+def forward_alone(blocks: BlockSparse, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """The forward pass alone, launched with options of `launch.forward`."""
     o, (batch, tokens, heads) = torch.empty_like(q), q.shape[:3]
     lse = torch.empty(batch, heads, tokens, device=q.device)
     none = torch.zeros(batch, dtype=torch.int32, device=q.device)
@@ -182,7 +187,7 @@ def without_polynomials(blocks: BlockSparse, q: Tensor, k: Tensor, v: Tensor) ->
             blocks,
             scale=q.shape[-1] ** -0.5,
             products="tcgen05",
-            tuning=(("polynomials", 0),),
+            **options,
         )
     return o.detach()
 

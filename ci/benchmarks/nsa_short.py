@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 
-from ci.benchmarks.nsa_speed import Inputs, K, Problem, checked, dense_ways
+from ci.benchmarks.nsa_speed import Inputs, K, Problem, checked, dense_ways, graph_of
 from kernels.nsa import selection
 from kernels.nsa.plans import compressed
 
@@ -42,18 +42,6 @@ def by_tensors(chosen: bool) -> Iterator[None]:
         yield
     finally:
         selection.WIDEST = WIDEST
-
-
-def graph_of(work: Callable[[], Any]) -> torch.cuda.CUDAGraph:
-    """A CUDA graph of a call that has run once."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        work()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
-    return graph
 
 
 def medians(ways: dict[str, torch.cuda.CUDAGraph], rounds: int = 30) -> dict[str, float]:

@@ -191,16 +191,30 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             (*ORACLES, *EMULATOR, *BLOCKSPARSE),
         ),
         Row(
-            "the same for Triton's kernels of `nsa` and `dynamic_mask`",
+            "the same for Hopper's kernels of `blocksparse`",
             lambda r: "; ".join(
                 f"{name} {one['found']} of {one['found'] + one['missed']}" for name, one in r["targets"].items()
             ),
+            "ptx_mutants_hopper_host",
+            (*ORACLES, *EMULATOR, *BLOCKSPARSE),
+            commit="4dfd299a",
+            machine="2 cores",
+            date="2026-11-26",
+            command="python -m fuzz.score.ptx_mutants --target blocksparse.wgmma --count 205 --seed 2 --jobs 1",
+        ),
+        Row(
+            "the same for Triton's kernels of `nsa` and `dynamic_mask`",
+            lambda r: "; ".join(
+                f"{name} {one['found']} of {one['found'] + one['missed']}"
+                for name in ("nsa", "dynamic_mask")
+                for one in [r["targets"][name]]
+            ),
             "ptx_mutants_sparse_host",
             (*ORACLES, *EMULATOR, "fuzz/targets", "kernels/dynamic_mask", "kernels/nsa"),
-            commit="56f52d28",
-            machine="32 cores",
-            date="2026-11-25",
-            command="python -m fuzz.score.ptx_mutants --target nsa --count 320 --jobs 11 --max-time 420",
+            commit="acbcaf7c",
+            machine="2 cores",
+            date="2026-11-26",
+            command="python -m fuzz.score.ptx_mutants --target nsa --count 130 --seed 20",
         ),
         Row(
             "FlashAttention-4 4.0.0b36: bugs found, cases run",

@@ -40,7 +40,6 @@ from msgspec import structs
 from fuzz.core.case import CODED, Case, Distribution, Inputs, Storage
 from fuzz.core.case_limits import Size
 from fuzz.core.kernel_choice import KernelChoice
-from fuzz.core.refusal import refusal
 from fuzz.core.support import Support
 from fuzz.core.target import Target
 from fuzz.generate.aims import AIMS, TILE, Aim, aimed_lengths, late_mask
@@ -85,7 +84,6 @@ OPTIONS = (1, 1, 1, 2, 2)  # numbers of options in focus: of most cases, of a ke
 TURN_OPTIONS = (1, 1, 2, 2)
 RAGGED_SHARE = {"packed": 2, "padded": 5}  # one case in so many of those without an aim; NOTE [several]
 _MEETING_AIMS: tuple[Aim, ...] = ("plain", "native", "late", *("",) * 4)  # of a case in which CTAs are to wait
-TRIES = 4  # draws of a case that a target's rules cannot express
 OVERSUBSCRIBED_SHARE = 8  # one case in so many has an oversubscribed grid, where the target knows them
 
 
@@ -96,23 +94,15 @@ SIZES = {"small": SMALL, "medium": MEDIUM, "large": LARGE}
 
 
 def drawer(target: Target, size: Size = MEDIUM, repeats: int = 3) -> Callable[[Draw], Case]:
-    """Function that draws a case for `target`, within what it declares to support. A case that its rules cannot
-    express is drawn again, `TRIES` times in all; what they expect to be refused is kept."""
+    """Function that draws a case for `target`, within what it declares to support; its rules may still say no to
+    some."""
     within = _within(target, size)
 
-    def drawn(draw: Draw) -> Case:
+    def one(draw: Draw) -> Case:
         part = target.draw_cta_subset(draw, repeats) if target.draws_cta_subsets and one_in(draw, PARTLY) else None
         if part is None and target.draws_long_lists and one_in(draw, target.long_lists_share):
             part = target.draw_long_lists(draw, repeats)
         return part or CASES[target.operation](draw, target, within, repeats, None)
-
-    def one(draw: Draw) -> Case:
-        for _ in range(TRIES - 1):
-            case = drawn(draw)
-            refused = refusal(target, case)
-            if refused is None or refused.kind != "cannot":
-                return case
-        return drawn(draw)
 
     return one
 

@@ -126,3 +126,19 @@ def test_clocks_of_a_forward_block() -> None:
     assert shared["products"] == clocks["products"]
     # K and V, once a block, or once for two
     assert clocks["L2"] == round(64 * 1024 / prediction.L2) and shared["L2"] == round(32 * 1024 / prediction.L2)
+
+
+def test_the_next_tile_goes_to_the_multiprocessor_that_is_free_first() -> None:
+    assert prediction.makespan([5, 4, 3, 3], 0, 2) == 8  # 5 and 3; 4 and 3
+    assert prediction.makespan([7], 1, 2) == 8
+
+
+def test_persistent_ctas_save_what_a_tile_costs_beside_its_steps() -> None:
+    """16 heads of 8 tiles are fewer than the multiprocessors: each has one tile, and nothing is saved. With eight
+    batches 7 go to one, the first of which costs as much as before."""
+    alone = prediction.predict_persistent(64, "full", 2048, 1, 1000)
+    assert (alone.tiles, alone.steps, alone.clocks) == (128, 128 * 16, (19500, 19500))
+    full = prediction.predict_persistent(64, "full", 2048, 8, 1000)
+    assert full.clocks == (7 * 19500, 7 * 17500 + 2000) and full.saved == round(12000 / (7 * 19500), 3)
+    causal = prediction.predict_persistent(64, "causal", 2048, 8, 1000)
+    assert causal.steps == 8 * 16 * sum(range(2, 17, 2)) and causal.clocks[1] < full.clocks[1]

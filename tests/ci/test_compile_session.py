@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 
-from ci import compile_session
 from fuzz.core.refusal import refusal
 from fuzz.devices.emulator import emulated
 from fuzz.session.draw import drawer_of, explore, seed_cases
@@ -18,7 +19,14 @@ SETTINGS = Settings(targets=("nsa",), device="cuda", cases=40, seed=5)
 pytestmark = pytest.mark.skipif(not toolchain_there(), reason="needs the toolchain")
 
 
-def test_the_cases_are_those_of_the_sessions_first_shards():
+@pytest.fixture
+def compile_session():
+    """The script as a module. It imports Triton, which other tests' processes want to interpret: not while tests are
+    collected."""
+    return importlib.import_module("ci.compile_session")
+
+
+def test_the_cases_are_those_of_the_sessions_first_shards(compile_session):
     target, drawn = GpuNativeSparse(), []
     for shard in plan(SETTINGS)[:1]:
         explore(shard, drawer_of(target, SETTINGS), drawn.append, seed_cases(shard, target, SETTINGS))
@@ -27,7 +35,7 @@ def test_the_cases_are_those_of_the_sessions_first_shards():
 
 
 @pytest.mark.compiled_triton
-def test_each_kernel_of_the_cases_is_planned_once():
+def test_each_kernel_of_the_cases_is_planned_once(compile_session):
     connect("emulator")
     with emulated("sm_90a"):
         launches, variants = compile_session.kernels_of(SETTINGS, 1)
@@ -38,7 +46,7 @@ def test_each_kernel_of_the_cases_is_planned_once():
     assert {variant.kind for variant in variants} >= {"forward", "backward", "preprocess", "postprocess"}
 
 
-def test_shapes_are_those_of_the_case():
+def test_shapes_are_those_of_the_case(compile_session):
     for case in compile_session.drawn_cases(SETTINGS, 40):
         p, tensors = case.problem, compile_session.tensors_of(case, "cpu")
         assert isinstance(p, NativeSparse)

@@ -31,7 +31,8 @@ class Defects:
 
 
 class PlainSparse(AutogradTarget):
-    """Loops over sequences; P and what branches give are rounded to the inputs' dtype, sums are fp32's."""
+    """Loops over sequences; P and what branches give are rounded to the inputs' dtype, sums are fp32's, those of the
+    branches' gradients too."""
 
     name = "fake.native_sparse"
     summary = "native sparse attention in plain PyTorch"
@@ -71,9 +72,12 @@ def _together(lists: list[Tensor], shape: tuple[int, ...]) -> Tensor:
 
 
 class _Sequence:
-    """q (heads, length, dim), k, v (heads_kv, length, dim)."""
+    """q (heads, length, dim), k, v (heads_kv, length, dim). One float32 copy of each serves all branches, so that their
+    gradients are added in float32 and rounded once."""
 
     def __init__(self, p, defects: Defects, q, k, v, w_k, w_v, w_gate) -> None:
+        self.dtype = q.dtype
+        q, k, v = q.float(), k.float(), v.float()
         self.p, self.defects, self.q, self.k, self.v = p, defects, q, k, v
         self.w_gate = w_gate
         self.length, self.group, self.scale = q.shape[1], q.shape[0] // k.shape[0], p.scale_value
@@ -81,15 +85,15 @@ class _Sequence:
 
     def pool(self, x: Tensor, weight: Tensor | None) -> Tensor:
         c = self.p.compress_block_size
-        parts = [part.float().sum(1) / (c if self.defects.divides_by_c else part.shape[1]) for part in x.split(c, 1)]
-        means = torch.stack(parts, 1).to(x.dtype) if self.length else x
-        return means if weight is None else means @ weight
+        parts = [part.sum(1) / (c if self.defects.divides_by_c else part.shape[1]) for part in x.split(c, 1)]
+        means = torch.stack(parts, 1).to(self.dtype) if self.length else x.to(self.dtype)
+        return (means if weight is None else means @ weight).float()
 
     def answer(self) -> tuple[Tensor, dict[str, Tensor]]:
         p, q, n = self.p, self.q, self.length
         if not n:
             none = torch.zeros((p.heads_q, 0, 0), dtype=torch.int32)
-            return q * 1.0, {"blocks": none, "groups": none}
+            return q.to(self.dtype), {"blocks": none, "groups": none}
         blocks, groups = self.select()
         row, key = torch.arange(n)[:, None], torch.arange(n)[None, :]
         tile, c = row // p.q_tile, p.compress_block_size
@@ -119,19 +123,23 @@ class _Sequence:
             self.window(window, key <= row),
         ]
         if self.w_gate is None:
-            o = sum(x.float() for x in outputs) / 3
+            o = sum(outputs) / 3
         else:
-            gates = torch.sigmoid(q.float() @ self.w_gate.float().mT)
+            gates = torch.sigmoid(q @ self.w_gate.float().mT)
             order = (1, 0, 2) if self.defects.gates_swapped else (0, 1, 2)
-            o = sum(gates[..., g, None] * x.float() for g, x in zip(order, outputs, strict=True))
-        return o.to(q.dtype), {"blocks": _lists(blocks), "groups": blocks if groups is None else _lists(groups)}
+            o = sum(gates[..., g, None] * x for g, x in zip(order, outputs, strict=True))
+        return o.to(self.dtype), {"blocks": _lists(blocks), "groups": blocks if groups is None else _lists(groups)}
 
     def attend(self, k: Tensor, v: Tensor, keep: Tensor) -> Tensor:
         k, v = (x.repeat_interleave(self.group, 0) for x in (k, v))
-        scores = (self.q.float() @ k.float().mT * self.scale).masked_fill(~keep, -math.inf)
+        scores = (self.q @ k.mT * self.scale).masked_fill(~keep, -math.inf)
         rows = keep.any(-1, keepdim=True)
         probs = torch.softmax(scores.masked_fill(~rows, 0.0), -1).masked_fill(~rows, 0.0)
-        return (probs.to(v.dtype).float() @ v.float()).to(v.dtype)
+        return self.rounded(self.rounded(probs) @ v)
+
+    def rounded(self, x: Tensor) -> Tensor:
+        """x as kept in the inputs' dtype; its gradient stays float32, as a kernel's dP and dO / 3."""
+        return x + (x.to(self.dtype).float() - x).detach()
 
     def window(self, keep: Tensor, causal: Tensor) -> Tensor:
         o = self.attend(self.k, self.v, keep)
@@ -147,8 +155,8 @@ class _Sequence:
         if p.causal == "strict":
             spans = [(max(0, s - p.q_tile + 1), s + 1) for s in starts]
         with torch.no_grad():
-            means = torch.stack([self.q[:, a:b].float().mean(1) for a, b in spans], 1)
-            scores = self.scale * (means @ self.mean_k.float().repeat_interleave(self.group, 0).mT)
+            means = torch.stack([self.q[:, a:b].mean(1) for a, b in spans], 1)
+            scores = self.scale * (means @ self.mean_k.repeat_interleave(self.group, 0).mT)
         tile, block = torch.arange(len(spans))[:, None], torch.arange(scores.shape[-1])[None, :]
         c = p.compress_block_size
         allowed = block >= 0

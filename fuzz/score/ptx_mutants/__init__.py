@@ -5,10 +5,11 @@
     python -m fuzz.score.ptx_mutants --count 300 --json ci/results/ptx_mutants_host.json
 
 run.py          draws mutants, tries them, keeps each result
-operators.py    the changes
+operators.py    the changes; async_operators.py: those of bulk copies, mbarriers and wgmma
 configs.py      the kernels, and the cases
 sampling.py     the mutants that a seed draws
 trial.py        one mutant: runs the cases that reach it until one finds it; what a missed one did
+recording.py    launches of the unchanged kernels, on which a mutant runs before any case runs with it
 pool.py         worker processes
 equivalence.py  which of the missed mutants are equivalent, and why
 results.py      PtxMutant, Result, PtxScore

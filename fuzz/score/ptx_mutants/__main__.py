@@ -63,7 +63,7 @@ def write_score(path: Path, target: str, score: dict[str, Any]) -> None:
 
 
 def _triton(target: str) -> list[str]:
-    return [] if target == "blocksparse" else [f"triton {version('triton')}"]
+    return [] if target.startswith("blocksparse") else [f"triton {version('triton')}"]
 
 
 def _told(done: int, total: int, note: str) -> None:

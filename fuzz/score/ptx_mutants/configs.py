@@ -26,11 +26,15 @@ from fuzz.targets.blocksparse.block_lists import LISTS, SCHEDULES
 from fuzz.targets.blocksparse.devices import arch_without_gpu
 from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
 from kernels.blocksparse.planner.group_split import choose_group_split
+from oracles.masks import Causal, Full
 from oracles.problem import AnyProblem, Dtype, Problem
 
 REPEATS = 2  # of every case: once as its variant says, once with warps and dispatch at random
 _SIZE = Size(1 << 15, 8, 4096, 1 << 18)  # three tiles of 64 on a side, or very many queries of a few keys
-_SHARDS = 15  # of SHARD_CASES cases, to choose among
+_LARGE = Size(1 << 19, 4, 4096, 1 << 19)  # with room for RUN queries of several heads; of others, _MOST_PAIRS
+_MOST_PAIRS = 1 << 17  # three tiles of 128 on a side
+_SHARDS = {False: 15, True: 60}  # by whether they are of wgmma: of SHARD_CASES cases, to choose among
+RUN = 640 + 127  # queries among which five whole tiles of 128 lie, for steps of 80
 _LONG = 35  # entries of a list of blocks that the kernels' pipelines do not hold at once
 
 
@@ -46,16 +50,17 @@ class Config:
     tile_n: int
     mask: str
     deterministic: bool
+    products: str = ""  # "": those that the kernels have by themselves, by mma.sync
 
     @property
     def target(self) -> str:
-        """The target's name."""
-        return "blocksparse"
+        """The target's name, with the products where they are named."""
+        return "blocksparse" + f".{self.products}" * bool(self.products)
 
     @property
     def options(self) -> dict[str, str | int | bool]:
         """Options as a case's variant has them."""
-        names = ("tile_m", "tile_n", "mask", "deterministic")
+        names = ("tile_m", "tile_n", "mask", "deterministic") + ("products",) * bool(self.products)
         return {name: getattr(self, name) for name in names}
 
     def cases(self, count: int, seed: int) -> list[Case]:
@@ -74,6 +79,15 @@ CONFIGS = (
     Config("fp16_d32_bits_cap_atomic", "float16", (8, 32), True, 64, 64, "bits", False),
     Config("fp16_d96_bits_ordered", "float16", (72, 96), False, 64, 64, "bits", True),
 )
+# Hopper's: forward kernels with persistent CTAs and loads by TMA; backward kernels with dQ transposed, those of ordered
+# adds, and those with runs of 80 queries (full blocks without a softcap, in no order).
+WGMMA = (
+    Config("bf16_d64_bits_ordered_wgmma", "bfloat16", (40, 64), False, 128, 128, "bits", True, "wgmma"),
+    Config("fp16_d128_band_atomic_wgmma", "float16", (104, 128), False, 128, 128, "band", False, "wgmma"),
+    Config("bf16_d128_bits_cap_atomic_wgmma", "bfloat16", (104, 128), True, 128, 64, "bits", False, "wgmma"),
+    Config("bf16_d128_intervals_ordered_wgmma", "bfloat16", (104, 128), False, 128, 128, "intervals", True, "wgmma"),
+    Config("fp16_d64_intervals_atomic_wgmma", "float16", (40, 64), False, 64, 128, "intervals", False, "wgmma"),
+)
 
 
 class _Narrowed(EmulatedBlockSparse):
@@ -82,7 +96,7 @@ class _Narrowed(EmulatedBlockSparse):
     def __init__(self, chosen: Config) -> None:
         super().__init__()
         self._config = chosen
-        self.session_size = _SIZE
+        self.session_size = _LARGE if chosen.products else _SIZE
         self.support = replace(self.support, dtypes=(chosen.dtype,), dim=(*chosen.dims, 8), softcap=chosen.softcap)
 
     def draw_cta_subset(self, draw: random.Random, repeats: int) -> None:
@@ -106,9 +120,8 @@ class _Narrowed(EmulatedBlockSparse):
 
 
 def cases_of(chosen: Config, count: int, seed: int) -> list[Case]:
-    """`count` different cases of the configuration, by turns of one tile, of two or three, of more, with long lists of
-    tiles, and with groups of query heads that are split, as far as there are some among what a session of that seed
-    draws. Fewer begin with the same cases."""
+    """`count` different cases of the configuration, by turns of each `size`, as far as there are some among what a
+    session of that seed draws. Fewer begin with the same cases."""
     target = _Narrowed(chosen)
     keys = {build.key for build in builds_of(chosen).values()}
     found: dict[str, Case] = {}
@@ -118,25 +131,55 @@ def cases_of(chosen: Config, count: int, seed: int) -> list[Case]:
             assert all(build.key in keys for build in target.builds(case, arch_without_gpu("emulator")))
             found.setdefault(case.id, case)
 
-    drawn = strategies.drawer(target, strategies.SMALL, REPEATS)
-    for shard in range(_SHARDS):
+    drawn = strategies.drawer(target, strategies.LARGE if chosen.products else strategies.SMALL, REPEATS)
+    for shard in range(_SHARDS[bool(chosen.products)]):
         explore(Shard(chosen.name, shard, SHARD_CASES, 1000 * seed + shard), drawn, keep)
-    by_size: list[list[Case]] = [[], [], [], [], []]
+    by_size: list[list[Case]] = [[] for _ in range(7)]
     for case in found.values():
-        by_size[size(chosen, case.problem)].append(case)
+        number = size(chosen, case.problem)
+        if number >= 5 or case.problem.pairs <= _MOST_PAIRS:
+            by_size[number].append(case)
     turns = (case for turn in zip_longest(*by_size) for case in turn if case is not None)
     return list(islice(turns, count))
 
 
 def size(chosen: Config, problem: AnyProblem) -> int:
     """0: at most one tile in every sequence, 1: two or three, 2: more, 3: a block of keys with a long list of tiles,
-    4: a shorter one, in parts that share a KV head (NOTE [group split] of group_split.py)."""
+    4: a shorter one, in parts that share a KV head (NOTE [group split] of group_split.py). Of kernels by wgmma, 5: a
+    block of 128 keys that RUN queries see whole, 6: two or more that a tile of queries sees whole, and no key beyond
+    the last whole block."""
+    sizes = list(zip(problem.lengths_q, problem.lengths_k, strict=True))
+    if chosen.products and any(_see_whole(problem, *one) >= RUN for one in sizes):
+        return 5
+    if chosen.products and any(_sees_blocks(problem, *one) >= 2 for one in sizes):
+        return 6
     found = 0
     for len_q, len_k in zip(problem.lengths_q, problem.lengths_k, strict=True):
         rows, columns = -(-len_q // chosen.tile_m), -(-len_k // chosen.tile_n)
         many = sum(rows * columns >= least for least in (2, 4))
         found = max(found, 3 if columns and problem.group * rows >= _LONG else many)
     return 4 if found < 3 and _parts(chosen, problem) > 1 else found
+
+
+def _see_whole(problem: AnyProblem, len_q: int, len_k: int) -> int:
+    """How many queries see the first 128 keys, under a full or a causal mask."""
+    mask = problem.mask
+    if len_k < 128 or not isinstance(mask, Full | Causal):
+        return 0
+    ahead = len_k - len_q if isinstance(mask, Causal) and mask.align == "bottom_right" else 0
+    first = max(0, 127 - ahead) if isinstance(mask, Causal) else 0
+    return max(0, len_q - first)
+
+
+def _sees_blocks(problem: AnyProblem, len_q: int, len_k: int) -> int:
+    """How many blocks of 128 keys the last tile of queries sees whole, under a full or a causal mask; 0 where keys are
+    left over."""
+    mask = problem.mask
+    if not len_q or len_k % 128 or not isinstance(mask, Full | Causal):
+        return 0
+    if isinstance(mask, Full):
+        return len_k // 128
+    return min(len_k, len_k if mask.align == "bottom_right" else len_q) // 128 - 1
 
 
 def _parts(chosen: Config, problem: AnyProblem) -> int:

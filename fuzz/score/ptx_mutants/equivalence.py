@@ -17,28 +17,29 @@ from fuzz.score.ptx_mutants.argument import Argument, TextOf, code_around
 from fuzz.score.ptx_mutants.results import Result
 from fuzz.score.ptx_mutants.triton_arguments import TRITON_ARGUMENTS
 from fuzz.score.ptx_mutants.triton_remarks import TRITON_REMARKS
+from fuzz.score.ptx_mutants.wgmma_arguments import WGMMA_ARGUMENTS, WGMMA_REMARKS
 
 
 def judged(result: Result, text_of: TextOf) -> Result:
     """The result, as equivalent where an argument says so; one that stays missed with what is known of it."""
     if result.status == "found":
         return result
-    one = next(
-        (one for one in (*ARGUMENTS, *TRITON_ARGUMENTS) if result.status == "missed" and one.fits(result, text_of)),
-        None,
-    )
+    every = (*ARGUMENTS, *TRITON_ARGUMENTS, *WGMMA_ARGUMENTS)
+    one = next((one for one in every if result.status == "missed" and one.fits(result, text_of)), None)
     if one is not None:
         return replace(result, status="equivalent", rule=one.rule, argument=one.why)
     bug = result.bug
     known = (
         why
-        for operator, kind, before, near, why in (REMARKS if bug.target == "blocksparse" else TRITON_REMARKS)
+        for operator, kind, before, near, why in _REMARKS.get(bug.target, TRITON_REMARKS)
         if (operator, kind or bug.kind) == (bug.operator, bug.kind)
         and re.match(before, bug.before)
         and re.search(near, code_around(bug, text_of), re.M)
     )
     return replace(result, argument=next(known, ""))
 
+
+_BLOCKSPARSE = ("blocksparse", "blocksparse.wgmma")
 
 ARGUMENTS = (
     Argument(
@@ -112,6 +113,7 @@ ARGUMENTS = (
         ("nan_dropped",),
         r"max\.NaN\.f32",
         "same_values",
+        targets=_BLOCKSPARSE,
     ),
     Argument(
         "threshold of the lazy rescaling",
@@ -324,6 +326,7 @@ ARGUMENTS = (
         r"setp\.eq\.f32 %p\d+, %r\d+, 0fFF800000;",
         "same_bits",
         kinds=("preprocess",),
+        targets=_BLOCKSPARSE,
     ),
 )  # fmt: skip
 
@@ -355,3 +358,4 @@ REMARKS = (
     ("function_dropped", "forward", r"not\.b32", r"setp\.eq\.b32 \t%p\d+, %r\d+, 1;",
      "The last tile is launched first where no order is given. Lists that were built always give one."),
 )  # fmt: skip
+_REMARKS = {"blocksparse": REMARKS, "blocksparse.wgmma": WGMMA_REMARKS}

@@ -42,6 +42,7 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     cases     how many of the list there were up to the one that found it, with those that never come to the instruction
     runs      how many of these were run, because they come to the instruction
     reaching  cases of the list that come to the instruction
+    changed   of a missed mutant, in how many of these a launch of its kernel came out otherwise, or was not recorded
     alone     of these, cases that make block lists alone and compare every entry of them
     looked    whether a mutant that the list missed was looked at more closely: the fields that follow
     late      the position of the case that found what the list had missed, among those that follow it; 0: none
@@ -59,6 +60,7 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     cases: int = 0
     runs: int = 0
     reaching: int = 0
+    changed: int | None = None
     alone: int = 0
     seconds: float = 0.0
     looked: bool = False

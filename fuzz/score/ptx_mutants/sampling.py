@@ -8,7 +8,8 @@ from typing import TypeAlias
 
 from fuzz.devices.emulator import ptx
 from fuzz.devices.emulator.decode.decoder import Unimplemented, decode
-from fuzz.score.ptx_mutants.operators import OPERATORS, Line, changed, lines
+from fuzz.score.ptx_mutants.async_operators import ALL_OPERATORS
+from fuzz.score.ptx_mutants.operators import Line, changed, lines
 from fuzz.score.ptx_mutants.results import PtxMutant
 
 Texts: TypeAlias = Mapping[tuple[str, str], str]  # PTX by configuration and kind of kernel
@@ -25,7 +26,7 @@ def sample(count: int, seed: int, target: str, texts: Texts) -> Iterator[PtxMuta
     the same bugs. They come one by one: whether the changed PTX can be run is looked at when it is its turn."""
     choose = random.Random(seed)
     every = {place: lines(text) for place, text in texts.items()}
-    queues = {name: _queue(name, number, target, texts, every, choose) for number, name in enumerate(OPERATORS)}
+    queues = {name: _queue(name, number, target, texts, every, choose) for number, name in enumerate(ALL_OPERATORS)}
     places: set[tuple[str, str, int, str]] = set()
     made = 0
     while queues:
@@ -60,10 +61,10 @@ def _queue(
     for (config, kind), found in every.items():
         sites = by_kind.setdefault(kind.partition(".")[0], [])
         for line in found:
-            sites += [(config, kind, operator, line, after) for after in OPERATORS[operator](line)]
+            sites += [(config, kind, operator, line, after) for after in ALL_OPERATORS[operator](line)]
     for sites in by_kind.values():
         choose.shuffle(sites)
-    turns = TURNS.get(target)
+    turns = TURNS.get(target.partition(".")[0])
     if turns is None:
         kinds = sorted(by_kind)
         first = number % max(len(kinds), 1)

@@ -1,16 +1,15 @@
 """Survey: what a configuration's cases do with the unchanged kernels, and which kernels they launch.
 
 Triton compiles a kernel for each combination of its constants, so that the kernels of a configuration are known from
-its cases' launches alone. A survey that has a folder keeps there what each case did, and the PTX of the kernels: one
-process runs it, all read it. It goes on on another machine, whose cache of Triton's is empty, if that machine compiles
-kernels of the same keys.
+its cases' launches alone. A survey that has a folder keeps there what each case did, its launches (recording.py) and
+the PTX of the kernels: one process runs it, all read it. It goes on on another machine that compiles the same PTX.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +18,7 @@ import msgspec
 from fuzz.core.case import Case
 from fuzz.judging.judge import execute
 from fuzz.score.ptx_mutants.bench import ARCH, bench
+from fuzz.score.ptx_mutants.recording import Recorded, Recorder, read
 
 CHOOSING = 20  # cases that say which of Triton's kernels are mutated
 LEAST = 7  # of these launch a kernel that is mutated; of a function's first one, FEWEST
@@ -39,8 +39,13 @@ class Lists:
     most: int
 
 
-SESSION_LISTS = Lists(60, 60, 60)  # a session of 300 cases, for five configurations: sparse_configs.py
-LISTS = {"blocksparse": Lists(20, 20, 40), "dynamic_mask": SESSION_LISTS, "nsa": SESSION_LISTS}
+SESSION_LISTS = Lists(40, 40, 40)  # a session of 200 cases, for five configurations: sparse_configs.py
+LISTS = {
+    "blocksparse": Lists(20, 20, 40),
+    "blocksparse.wgmma": Lists(60, 60, 60),  # a session of 300 cases
+    "dynamic_mask": SESSION_LISTS,
+    "nsa": SESSION_LISTS,
+}
 
 
 def lists_of(target: str) -> Lists:
@@ -114,10 +119,23 @@ class Survey:
         """Case `number` of the first `count` (0: of the longest list), run now where that was not done before."""
         known = self._clean.get((chosen.name, number)) or self._read(chosen, number)
         if known is None:
-            known = run_clean(chosen, self.cases(chosen, count)[number], self.arch)
-            _write(None if self._place is None else self._place / f"{chosen.name}-{number}.json", known)
+            case = self.cases(chosen, count)[number]
+            unrecorded = self._place is None or chosen.target.startswith("blocksparse")
+            recorder = None if unrecorded else Recorder(self._launches(case))
+            known = run_clean(chosen, case, self.arch, recorder)
+            if self._place is not None:
+                for key, name in known.functions.items():
+                    if not (path := self._ptx(key)).exists():
+                        _write_bytes(path, bench(chosen.target, self.arch).text_of(key, name).encode())
+                if recorder is not None:
+                    recorder.close()
+                _write(self._place / f"{chosen.name}-{number}.json", known)
         self._clean[chosen.name, number] = known
         return known
+
+    def launches(self, case: Case) -> tuple[Recorded, ...] | None:
+        """The launches of a case with the unchanged kernels, where they were recorded."""
+        return None if self._place is None else _recorded(self._launches(case))
 
     def triton_kernels(self, chosen: KernelConfig, count: int = CHOOSING) -> dict[str, Kernel]:
         """Triton kernels that LEAST of the first `count` cases launch or more, by kind: the function's name, with a
@@ -147,13 +165,22 @@ class Survey:
             before = sum(kind.partition(".")[0] == name for kind in found)
             if launched[key] < (LEAST if before else FEWEST):
                 continue
-            text = bench(chosen.target, self.arch).text_of(key, name)
+            path = None if self._place is None else self._ptx(key)
+            text = path.read_text() if path is not None else bench(chosen.target, self.arch).text_of(key, name)
             found[f"{name}.{before + 1}" if before else name] = Kernel(key, text)
         return found
 
     @cached_property
     def _place(self) -> Path | None:
         return None if self.folder is None else self.folder / "survey"
+
+    def _ptx(self, key: str) -> Path:
+        assert self._place is not None
+        return self._place / "ptx" / f"{key}.ptx"
+
+    def _launches(self, case: Case) -> Path:
+        assert self._place is not None
+        return self._place / "launches" / case.id
 
     def _read(self, chosen: KernelConfig, number: int) -> Clean | None:
         path = None if self._place is None else self._place / f"{chosen.name}-{number}.json"
@@ -163,14 +190,23 @@ class Survey:
 def _write(path: Path | None, value: object) -> None:
     """Writes the file as a whole: another process may read it, or write the same."""
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(f".{os.getpid()}")
-        draft.write_bytes(msgspec.json.encode(value))
-        draft.replace(path)
+        _write_bytes(path, msgspec.json.encode(value))
 
 
-def run_clean(chosen: KernelConfig, case: Case, arch: str = ARCH) -> Clean:
-    """A case with the unchanged kernels. arch: of Triton's."""
+def _write_bytes(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(f".{os.getpid()}")
+    draft.write_bytes(data)
+    draft.replace(path)
+
+
+@lru_cache(maxsize=16)
+def _recorded(path: Path) -> tuple[Recorded, ...] | None:
+    return read(path)
+
+
+def run_clean(chosen: KernelConfig, case: Case, arch: str = ARCH, recorder: Recorder | None = None) -> Clean:
+    """A case with the unchanged kernels. arch: of Triton's; recorder: records their launches."""
     from fuzz.devices.emulator import Report
 
     reached: dict[str, set[int]] = {}
@@ -185,7 +221,7 @@ def run_clean(chosen: KernelConfig, case: Case, arch: str = ARCH) -> Clean:
             functions[key] = name
 
     place = bench(chosen.target, arch)
-    with place.running(watch=watch):
+    with place.running(watch=watch, recorder=recorder):
         verdict = execute(case, place.target, no_limit)
     what = verdict.findings or verdict.reason
     passes = verdict.outcome == "pass"

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from fuzz.score.ptx_mutants.configs import CONFIGS
+from fuzz.score.ptx_mutants.configs import CONFIGS, WGMMA
 from fuzz.score.ptx_mutants.sparse_configs import DYNAMIC_MASK, NSA
 from fuzz.score.ptx_mutants.survey import KernelConfig
 
-TARGETS: dict[str, tuple[KernelConfig, ...]] = {"blocksparse": CONFIGS, "dynamic_mask": DYNAMIC_MASK, "nsa": NSA}
+TARGETS: dict[str, tuple[KernelConfig, ...]] = {
+    "blocksparse": CONFIGS,
+    "blocksparse.wgmma": WGMMA,
+    "dynamic_mask": DYNAMIC_MASK,
+    "nsa": NSA,
+}
 
 
 def config(target: str, name: str) -> KernelConfig:

@@ -2,7 +2,8 @@
 
 In this process: the emulator bounds every access, and a launch has a budget of micro-operations taken from the clean
 kernel's, so that an endless loop ends. A case that never comes to the changed instruction gives the clean verdict and
-is not run again. What a missed mutant did to values and answers is looked at over a wider list of cases.
+is not run again, nor is one on whose recorded launches the changed kernel does nothing else than the clean one
+(recording.py). What a missed mutant did to values and answers is looked at over a wider list of cases.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from fuzz.core.target import DeviceError
 from fuzz.core.verdict import Verdict
 from fuzz.devices.emulator import Report
 from fuzz.judging.judge import execute
-from fuzz.score.ptx_mutants.bench import ARCH, Bench, Watch, bench
+from fuzz.score.ptx_mutants.bench import ARCH, Bench, Watch, bench, programs_of
 from fuzz.score.ptx_mutants.equivalence import judged
 from fuzz.score.ptx_mutants.operators import NOTHING, changed
 from fuzz.score.ptx_mutants.results import PtxMutant, Result
 from fuzz.score.ptx_mutants.sampling import mutated
-from fuzz.score.ptx_mutants.survey import Clean, KernelConfig, Survey, lists_of, no_limit
+from fuzz.score.ptx_mutants.survey import Clean, Kernel, KernelConfig, Survey, lists_of, no_limit
 from fuzz.score.ptx_mutants.targets import config
 from fuzz.tensors.arena import build as build_inputs
 from oracles.outputs import Outputs
@@ -68,11 +69,17 @@ def try_mutant(bug: PtxMutant, survey: Survey) -> Result:
     alone = sum(not place.target.runs(listed[position - 1].case) for position in reaching)
     result = Result(bug.id, bug, "missed" if reaching else "not_reached", reaching=len(reaching), alone=alone)
     instead = {kernel.key: mutated(bug, kernel.text)}
+    changes = 0
     for runs, position in enumerate(reaching, 1):
+        if not _may_differ(listed[position - 1], bug, kernel, instead[kernel.key], survey):
+            continue
+        changes += 1
         verdict = _judged(place, listed[position - 1], instead)
         if verdict.bad:
             result = _found(result, verdict, position, runs)
             break
+    if result.status == "missed":
+        result = replace(result, changed=changes)
     return replace(result, seconds=round(time.perf_counter() - began, 3))
 
 
@@ -95,11 +102,18 @@ def _looked(result: Result, survey: Survey) -> Result:
     probe = probed(bug)
     if reaching and probe is not None:
         text = changed(kernel.text, bug.line, bug.span, probe)
-        traps = any(_traps(place, clean, {kernel.key: text}) for clean in reaching)
+        traps = any(
+            _may_differ(clean, bug, kernel, text, survey) and _traps(place, clean, {kernel.key: text})
+            for clean in reaching
+        )
         result = replace(result, same_values=not traps)
     instead = {kernel.key: mutated(bug, kernel.text)}
     if reaching and result.same_values is not True:
-        same = all(_answers(place, x, instead) == _clean_answers(bug.target, survey.arch, x.case) for x in reaching)
+        same = all(
+            not _may_differ(x, bug, kernel, instead[kernel.key], survey)
+            or _answers(place, x, instead) == _clean_answers(bug.target, survey.arch, x.case)
+            for x in reaching
+        )
         result = replace(result, same_bits=same)
     elif reaching:
         result = replace(result, same_bits=True)
@@ -128,7 +142,7 @@ def probed(bug: PtxMutant) -> str | None:
         size, given = re.findall(r"[^\s,;]+", before)[-2:]
         return f"{{ .reg .pred %differs; setp.ne.b32 %differs, {size}, {given}; @%differs trap; {before} }}"
     m = re.match(r"([\w.:]+) (%(?:p|rs|rd|r|f)\d+),", before)
-    if not m or m.group(1).startswith(("ldmatrix", "atom", "st.", "red.", "cp.")):
+    if not m or m.group(1).startswith(("ldmatrix", "atom", "st.", "red.", "cp.", "mbarrier.")):
         return None
     target = m.group(2)
     kind = {"p": "pred", "rs": "b16", "rd": "b64"}.get(re.sub(r"\d", "", target[1:]), "b32")
@@ -137,6 +151,18 @@ def probed(bug: PtxMutant) -> str | None:
     if kind == "pred":
         differs = f"xor.pred %differs, %other, {target};"
     return f"{{ .reg .{kind} %other; .reg .pred %differs; {other} {before} {differs} @%differs trap; }}"
+
+
+def _may_differ(clean: Clean, bug: PtxMutant, kernel: Kernel, text: str, survey: Survey) -> bool:
+    """False if `text` in the kernel's place does, on every launch of a case that comes to the changed instruction, what
+    the kernel did, to the byte: the verdict is the clean one then. True where that is not known."""
+    launches = survey.launches(clean.case)
+    if launches is None:
+        return True
+    budget = SLOWER * clean.longest + MORE
+    programs = programs_of(text)
+    reaching = [one for one in launches if one.key == kernel.key and bug.line in one.reached]
+    return not reaching or any(one.differs(programs, budget) for one in reaching)
 
 
 def _judged(place: Bench, clean: Clean, instead: dict[str, str]) -> Verdict:

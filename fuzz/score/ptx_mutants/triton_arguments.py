@@ -1,4 +1,4 @@
-"""Arguments for mutants of Triton's kernels, those of dynamic_mask and nsa, as Triton compiles them.
+"""Arguments for mutants of Triton's kernels, those of nsa and of both targets, as Triton compiles them.
 
 Triton unrolls tiles: a tile's rows stand one after the other in the PTX, each with a bound of its own. Sums over
 threads end with the same value in all of them. What is masked off is 0.
@@ -7,12 +7,14 @@ threads end with the same value in all of them. What is masked off is 0.
 from __future__ import annotations
 
 from fuzz.score.ptx_mutants.argument import Argument
+from fuzz.score.ptx_mutants.dynamic_mask_arguments import DYNAMIC_MASK_ARGUMENTS
 from fuzz.score.ptx_mutants.operators import OPERATORS
 
 _BOTH = ("dynamic_mask", "nsa")
 _ALL = tuple(OPERATORS)
 
 TRITON_ARGUMENTS = (
+    *DYNAMIC_MASK_ARGUMENTS,
     Argument(
         "never negative",
         "Signed and unsigned differ for negative numbers only. The operand is an index, a length, an offset or a "
@@ -20,6 +22,16 @@ TRITON_ARGUMENTS = (
         ("sign_changed",),
         r"(setp|mul\.wide|cvt|div|max|min|shr\.[us]32)",
         "same_values",
+        targets=_BOTH,
+    ),
+    Argument(
+        "bits that are never set",
+        "The mask takes the lowest bit too of a number that was shifted to the left.",
+        ("immediate_off_by_one",),
+        r"and\.b32 %r\d+, %r\d+, \d*[02468];",
+        "same_values",
+        after=r"[13579];$",
+        defined=r"shl\.b32 \t%r\d+, %r\d+, [1-9]",
         targets=_BOTH,
     ),
     Argument(
@@ -52,17 +64,6 @@ TRITON_ARGUMENTS = (
         )
     ),
     Argument(
-        "any of the threads with the same sum",
-        "Which threads write a sum. What is written is the last step of a reduction, after which every thread that "
-        "takes part in it has the same value; a place follows from the row alone.",
-        ("guard_negated", "guard_dropped"),
-        r"@!?%p\d+ st\.shared\.b32",
-        "same_bits",
-        stored=r"(add|max)\.(NaN\.)?f32",
-        kinds=("forward_kernel", "dbias_kernel", "dkdv_kernel", "dq_kernel", "row_state_kernel"),
-        targets=("dynamic_mask",),
-    ),
-    Argument(
         "a guard that always holds",
         "The guard is set to true just before.",
         ("guard_dropped",), r"@%p\d+ (ld|st)\.shared", "same_values",
@@ -71,58 +72,14 @@ TRITON_ARGUMENTS = (
     ),
     Argument(
         "the wait after a loop",
-        "The wait where a pipelined loop is left. A turn awaits the copies that it reads, and the last turns start "
-        "none: their groups are empty. On the emulated GPU copies arrive as late as PTX allows, and none did after it.",
+        "The wait where a pipelined loop is left. A turn awaits the copies that it reads. The last turns start none, "
+        "or such as read nothing and fill with zeros a buffer that the rest of the kernel leaves alone. On the "
+        "emulated GPU copies arrive as late as PTX allows.",
         ("wait_weakened", "wait_dropped"),
         r"cp\.async\.wait_group 0;",
         "same_bits",
         near=r"%\._crit_edge\n(.*\n){1,5}\tcp\.async\.wait_group \t0;\n\tbar\.sync \t0;",
         targets=_BOTH,
-    ),
-    Argument(
-        "no subnormal sum",
-        "What is added to the logarithm of a sum below 2^-126. A row's largest exponential is 1, and a sum of 0 is "
-        "replaced by 1 before: there are no such sums.",
-        ("constant_wrong",),
-        r"selp\.f32 %r\d+, 0fC1B80000, 0f00000000, %p\d+;",
-        "same_values",
-        kinds=("forward_kernel",),
-        targets=("dynamic_mask",),
-    ),
-    Argument(
-        "the same logarithm",
-        "Whether a sum's logarithm is taken of 2^23 times the sum, less 23. The factor changes the exponent alone, to "
-        "which 23 is added and taken away without rounding. A sum, of one exponential up to 1 for each key, is far "
-        "below 2^105, where the product would overflow.",
-        ("operands_swapped", "compare_flipped", "compare_shifted", "constant_wrong"),
-        r"setp\.lt\.f32 %p\d+, %r\d+, 0f00800000;",
-        "same_bits",
-        kinds=("forward_kernel",),
-        targets=("dynamic_mask",),
-    ),
-    Argument(
-        "marks that are masked off",
-        "Whether the loop over a list's marks is left out where there are none. In its turn every mark is masked off: "
-        "nothing is stored, and 0 is added to the count.",
-        ("guarded_dropped",),
-        r"@%p\d+ bra",
-        "same_bits",
-        kinds=("lists_kernel",),
-        near=r"setp\.l[te]\.s32 \t(%p\d+), %r\d+, [01];(\n.*)*\n\t@\1 bra",
-        targets=("dynamic_mask",),
-    ),
-    Argument(
-        "a second bound",
-        "Whether a row has a dLSE. The number of rows with one is that of the queries, below which another bound keeps "
-        "the row, or 0; this row of the unrolled tile is not row 0.",
-        ("compare_shifted",),
-        r"setp\.lt\.s32 %p\d+, %r\d+, %r\d+;",
-        "same_bits",
-        defined=r"or\.b32 \t%r\d+, %r\d+, [1-9]\d*;",
-        inside="kernels/dynamic_mask/row_state.py row_state_kernel",
-        line=r"m < len_dlse",
-        kinds=("row_state_kernel",),
-        targets=("dynamic_mask",),
     ),
     Argument(
         "head dims are multiples of 8",
@@ -181,16 +138,6 @@ TRITON_ARGUMENTS = (
         near=r"setp\.(lt|le|gt|ge)\.s32 \t(%p\d+), .*(\n.*)*\n\t@!?\2 bra",
         kinds=("mean_kernel", "gate_weight_kernel"),
         targets=_BOTH,
-    ),
-    Argument(
-        "a finite sum",
-        "Whether a logarithm's argument is finite: a sum of bounded exponentials, one for each key, which is far from "
-        "infinite. One that is NaN has no sign bit, as no NaN that arithmetic makes.",
-        ("compare_shifted", "bound_shifted", "sign_changed"),
-        r"setp\.lt\.u32 %p\d+, %r\d+, 2139095040;",
-        "same_values",
-        kinds=("forward_kernel",),
-        targets=("dynamic_mask",),
     ),
     Argument(
         "one group or two",
@@ -254,10 +201,10 @@ TRITON_ARGUMENTS = (
         "Whether a division of 64 bits is made by one of 32 bits, where both numbers have no more. That is a matter of "
         "time alone, and no index of these kernels has more.",
         ("guard_negated", "guard_dropped", "guarded_dropped", "bound_shifted", "compare_flipped"),
-        r"(@%p\d+ bra|setp\.ne\.b64 %p\d+, %rd\d+, 0;)",
+        r"(@!?%p\d+ bra|setp\.ne\.b64 %p\d+, %rd\d+, 0;)",
         "same_bits",
         near=r"and\.b64 \t(%rd\d+), %rd\d+, -4294967296;\n(.*\.loc.*\n|\$L.*\n)*\tsetp\.ne\.b64 \t(%p\d+), \1, 0;\n"
-        r"\t@\3 bra",
+        r"\t@!?\3 bra",
         targets=("nsa",),
     ),
     Argument(
@@ -297,6 +244,18 @@ TRITON_ARGUMENTS = (
         targets=("nsa",),
     ),
     Argument(
+        "an empty span",
+        "Whether the tiles that a row sees whole end after they begin, or where they begin. Their span is empty then, "
+        "and lies among those that the row sees at all: no tile is in it, and all are in the parts around it.",
+        ("compare_shifted",),
+        r"setp\.lt\.s32 %p\d+, %r\d+, %r\d+;",
+        "same_bits",
+        defined=r"shr\.s32 \t%r\d+, %r\d+, [67];",
+        kinds=("span_rows_kernel", "span_columns_kernel"),
+        alone=1,
+        targets=("nsa",),
+    ),
+    Argument(
         "stores that are masked off",
         "Whether the loop over the entries of a program's rows is left out where no row has any. Its stores are masked "
         "off then.",
@@ -319,6 +278,19 @@ TRITON_ARGUMENTS = (
         near=r"ld\.shared\.b32 \t(%r\d+), .*\n\tshfl\.sync\.bfly\.b32 \t%r\d+, \1, 1, 31, -1;\n(.*\n)*?"
         r"\tadd\.f32 .*\n(.*\.loc.*\n|\$L.*\n)*\tbar\.sync \t0;\n\tst\.shared\.b32",
         kinds=("mean_kernel",),
+        targets=("nsa",),
+    ),
+    Argument(
+        "a warp's own places",
+        "The barrier between a sum's last read of partial sums and the write of the sums to shared memory. No warp "
+        "reads where another one writes: addresses follow from the thread alone, and the emulated GPU saw no unordered "
+        "access.",
+        ("barrier_dropped",),
+        r"bar\.sync 0;",
+        "same_bits",
+        near=r"shfl\.sync\.bfly\.b32 \t(%r\d+), (%r\d+), 1, 31, -1;\n(.*\.loc.*\n|\$L.*\n)*"
+        r"\tadd\.f32 \t%r\d+, \2, \1;\n(.*\.loc.*\n|\$L.*\n)*\tbar\.sync \t0;\n\tst\.shared\.b32",
+        kinds=("gate_weight_kernel",),
         targets=("nsa",),
     ),
     Argument(

@@ -63,21 +63,32 @@ def toolchain_there() -> bool:
     return find_spec("cutlass") is not None
 
 
-@functools.cache
 def connect(device: Device) -> object:
-    """Has the kernels take their compiled functions from the artifact cache, on a GPU or the emulated one.
+    """Connection of the kernels to the artifact cache, on a GPU or the emulated one. Each call for the emulated one
+    makes it the launcher again: a test, or a context, may have set another one.
 
-    What is returned has to be kept, as the cache does: a context that nobody holds is left.
+    What is returned has to be kept, as this module does for a GPU: a context that nobody holds is left.
     """
     from kernels.blocksparse.compile import runtime
 
     if device == "emulator":
-        from fuzz.devices.emulator import ready
-
-        ready()
+        _emulator_ready()
         runtime.launch_elsewhere(emulated())
         return None
+    return _artifacts_for_gpu()
+
+
+@functools.cache
+def _emulator_ready() -> None:
+    from fuzz.devices.emulator import ready
+
+    ready()
+
+
+@functools.cache
+def _artifacts_for_gpu() -> object:
     from fuzz.devices.cuda import source
+    from kernels.blocksparse.compile import runtime
 
     entered = runtime.use_source(source)
     entered.__enter__()

@@ -175,9 +175,11 @@ class BlockSparseTarget(AutogradTarget, Compiled):
         """The rule of tiles of so many queries, which forward kernels with these products have, and no backward one."""
 
         def refused(case: Case) -> bool:
+            if options_of(case)["tile_m"] != tile_m:
+                return False
             p = case.problem
             there = not p.backward and padded_dim(p.dim) <= most and products_of(case, self.arch()) == products
-            return options_of(case)["tile_m"] == tile_m and not there
+            return not there
 
         return Rule(f"tiles of {tile_m} queries but for a forward pass by {products} up to head dim {most}", refused)
 

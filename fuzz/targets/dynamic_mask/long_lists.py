@@ -1,7 +1,8 @@
 """Long lists of a mask's tiles: more than 64, which several warps add up, and more than 256, which take several turns.
 
 One side has a few tokens and the other thousands, of which most tiles are empty: the mask is read whole, and what the
-kernels visit stays little. See kernels.dynamic_mask.tile_lists.
+kernels visit stays little. Tiles that a second turn takes in are few, so the last one of so long a side holds a pair
+always. See kernels.dynamic_mask.tile_lists.
 
 NOTE [consecutive lengths]: one such case in CONSECUTIVE_SHARE is a packed call of many short sequences instead, whose
 lengths are consecutive numbers. A compiled kernel compares each row of its tile with a length by an instruction of its
@@ -19,7 +20,8 @@ from oracles.problem import Bias, Problem
 
 TILE = 64  # queries and keys of a tile
 COUNTS = (65, 127, 129, 161, 193, 225, 256, 257, 258, 300)  # tiles of the long side
-FEW = (1, 2, 17, 64, 65)  # tokens of the other one
+TURN = 256  # of them that the kernels take in at a time
+FEW = (1, 2, 17, 64, 65)  # tokens of the other one, half the time; else any number up to the last
 KEPT = (1, 8, 24, 48, 64)  # tiles of each row or column that hold a pair, at most
 DIMS = (8, 32, 64)
 SHARE = 10  # one case in so many is of this file
@@ -33,11 +35,12 @@ def draw_case(draw: random.Random, target: Target, repeats: int) -> Case:
     if "packed" in support.layouts and draw.randint(1, CONSECUTIVE_SHARE) == 1:
         return _consecutive(draw, target, repeats)
     dim = draw.choice(sorted(support.dims or DIMS))
-    count, few, kept = draw.choice(COUNTS), draw.choice(FEW), draw.choice(KEPT)
+    count, kept = draw.choice(COUNTS), draw.choice(KEPT)
+    few = draw.choice((draw.choice(FEW), draw.randint(1, FEW[-1])))
     chosen = random.Random(draw.randint(0, 2**32 - 1))
-    long = count * TILE - draw.choice((0, 0, 1, 33))
+    long = count * TILE - draw.choice((0, 0, draw.randint(1, TILE - 1)))
     of_keys = draw.choice((True, False))  # the list of a tile of queries: of tiles of keys
-    places = [sorted(chosen.sample(range(count), kept)) for _ in range(-(-few // TILE))]
+    places = [sorted(_sample(chosen, count, kept)) for _ in range(-(-few // TILE))]
     if of_keys and draw.choice((True, False)):
         mask: Mask = _single_pairs(chosen, few, long, places)
     else:
@@ -62,6 +65,12 @@ def draw_case(draw: random.Random, target: Target, repeats: int) -> Case:
     )
     variant = draw.choice(target.variants_for(problem))
     return Case(target.name, problem, Inputs(seed=draw.randint(0, 255)), dict(variant), repeats=repeats)
+
+
+def _sample(chosen: random.Random, count: int, kept: int) -> list[int]:
+    """`kept` different tiles of `count`; among them the last one where that takes a second turn."""
+    last = [count - 1] * (count > TURN)
+    return last + chosen.sample(range(count - len(last)), kept - len(last))
 
 
 def _consecutive(draw: random.Random, target: Target, repeats: int) -> Case:

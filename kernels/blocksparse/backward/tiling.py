@@ -27,6 +27,7 @@ HALF = ENTRY_STAGES // 2
 RUN_TILES, RUN_STEP = 5, 80  # tiles of 128 queries that are worked through in steps of 80
 STEP_GROUPS = 2  # alike with 1 where units are few, slower for short rows: docs/performance/log.md
 MMA_REGISTERS, SEMAPHORE_REGISTERS = 240, 24  # of a thread, beside semaphore warps; launched with 168
+DQ_COLUMNS = 64  # of a piece of dQ where each warpgroup has a gradient
 
 # Shared memory that one CTA may have, in bytes (CUDA C++ programming guide, compute capabilities).
 SHARED_MEMORY = {
@@ -63,6 +64,7 @@ class Tiling:
     step_groups  where dQ is another kernel's, the main loop of transposed/mainloop_dkdv.py: so many warpgroups, 1 or 2,
                  take whole steps in turns; 0: another loop
     runs         runs of unmasked tiles are worked through in steps of RUN_STEP queries: transposed/runs_kernel.py
+    by_gradient  a transposed loop whose warpgroups have dV and dK: by_gradient/kernel.py
     """
 
     tile_m: int
@@ -84,6 +86,7 @@ class Tiling:
     stages_q: int = 2
     step_groups: int = 0
     runs: bool = False
+    by_gradient: bool = False
 
     @property
     def threads(self) -> int:
@@ -132,6 +135,8 @@ class Tiling:
     def shared_bytes(self) -> int:
         """Shared memory that the kernel asks for, in bytes."""
         sums = 4 * self.stage_rows * self.dim * self.transposed
+        if self.by_gradient:  # a piece of dQ for each warpgroup, P, and Q's second stage beside one of dO
+            sums = 4 * self.step_m * (2 * DQ_COLUMNS + self.tile_n) + 2 * self.step_m * (self.dim + 2)
         sums += 2 * self.step_m * (self.dim + 2) * (self.stages_q - self.stages) * (self.step_groups > 0)
         scores = self.stages_p * (not self.transposed) + self.stages_ds
         return _shared_bytes(self.stage_rows, self.tile_n, self.dim, self.stages, scores) + sums
@@ -147,9 +152,10 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     """The tiling of a backward or postprocess variant on an arch such as "sm_90a".
 
     `variant.tuning` may set step_m, stages, stages_ds and wide_stores (0 or 1). By wgmma it may also set transposed: 0
-    asks for the straight loop where tiles have 128 keys; and runs: 0 asks for steps of 64 queries alone. With the
-    straight loop it may set stages_p (1 or 2), for tiles of 64 keys, and releaser (0 or 1), with ordered adds: a warp
-    that releases the semaphores. By mma.sync it may set the m warps of each product: warps_s, warps_dkv, warps_dq.
+    asks for the straight loop where tiles have 128 keys; runs: 0 asks for steps of 64 queries alone; and by_gradient: 1
+    asks, at dim 256, for the loop of by_gradient/kernel.py. With the straight loop it may set stages_p (1 or 2), for
+    tiles of 64 keys, and, with ordered adds, releaser (0 or 1), for a warp that releases the semaphores. By mma.sync
+    it may set the m warps of each product: warps_s, warps_dkv, warps_dq.
     Raises ValueError for a tiling that does not fit (registers and shared memory: NOTE [large dims]; warps; wgmma) and
     for unknown names.
     """
@@ -162,10 +168,12 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     if unknown := sorted(
         set(overrides)
         - {"step_m", "stages", "stages_ds", "stages_p", "wide_stores", "releaser", "warps_s", "warps_dkv", "warps_dq"}
-        - {"transposed", "step_groups", "runs"}
+        - {"transposed", "step_groups", "runs", "by_gradient"}
     ):
         raise ValueError(f"variant.tuning has {unknown}, which the backward kernel does not know")
     wgmma = variant.products == "wgmma"
+    if overrides.get("by_gradient"):
+        return _by_gradient(variant, arch, overrides)
     if wgmma and (arch != "sm_90a" or backward_products("wgmma", tile_n, dim) != "wgmma"):
         raise ValueError(
             f"variant.products is 'wgmma': the backward kernel needs sm_90a, dim 64 or 128 and tile_n 128, or dim 128 "
@@ -248,6 +256,38 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
         wgmma=True,
         transposed=True,
         runs=bool(runs) and variant.kind == "backward",
+    )
+
+
+def _by_gradient(variant: Variant, arch: str, overrides: dict[str, int]) -> Tiling:
+    """The tiling of Hopper's loop whose warpgroups have a gradient each: steps of 64 queries, two stages of Q and one
+    of dO, which is read earlier. Postprocess reads dQ, dK and dV as if each warpgroup had half of their columns."""
+    chosen = {"by_gradient": 1, "step_m": 64, "stages": 1, "stages_ds": 1, "wide_stores": 1}
+    wrong = {name: value for name, value in overrides.items() if chosen.get(name) != value}
+    fits = (variant.products, variant.tile_n, variant.dim_padded) == ("wgmma", 64, 256)
+    if not fits or arch != "sm_90a" or variant.separate_dq or wrong:
+        raise ValueError(
+            f"variant.tuning has by_gradient: it needs sm_90a, products 'wgmma', tile_n 64, head dim 256, no separate "
+            f"dQ and of {chosen} no other values, got {arch}, {variant.products!r}, {variant.tile_n}, "
+            f"{variant.dim_padded} and {overrides}"
+        )
+    halves = (4, 2)
+    return Tiling(
+        variant.tile_m,
+        64,
+        256,
+        64,
+        1,
+        1,
+        halves,
+        halves,
+        halves,
+        4,
+        True,
+        stages_p=0,
+        wgmma=True,
+        transposed=True,
+        by_gradient=True,
     )
 
 

@@ -95,6 +95,10 @@ def _backward_kernel(variant: Variant, arch: str, injection: Injection) -> Any:
 
         return KeyGradients(variant, arch, injection)
     tiling = choose_tiling(variant, arch)
+    if tiling.by_gradient:
+        from kernels.blocksparse.backward.by_gradient.kernel import GradientGroups
+
+        return GradientGroups(variant, arch, injection)
     if tiling.runs:
         from kernels.blocksparse.backward.transposed.runs_kernel import RunsBackward
 

@@ -15,7 +15,7 @@ Here a pair costs 32 KB of K and V, which all query heads of a KV head share, an
 64 KB: for seven products instead of five. No sums of dQ lie in memory, nothing is added there, and no CTA waits for a
 semaphore: gradients are bitwise the same in every run.
 
-Tiles are those of NOTE [tiles] of forward/hopper/tile_scheduler.py, buffers those of NOTE [loads of dQ] of loads.py,
+Tiles are those of NOTE [tiles] of forward/tile_scheduler.py, buffers those of NOTE [loads of dQ] of loads.py,
 and statistics those of NOTE [statistics] of backward/preprocess.py.
 """
 
@@ -38,11 +38,12 @@ from kernels.blocksparse.common.tile_loads import TileCopy
 from kernels.blocksparse.dq_by_queries import mainloop
 from kernels.blocksparse.dq_by_queries.loads import fill, fill_steps, rows_from
 from kernels.blocksparse.dq_by_queries.tuning import LOADING, STEP, WORKERS, dq_tuning
-from kernels.blocksparse.forward.hopper import tile_scheduler, wgmma
-from kernels.blocksparse.forward.hopper.tile_scheduler import Tile
+from kernels.blocksparse.forward import tile_scheduler
+from kernels.blocksparse.forward.hopper import wgmma
 from kernels.blocksparse.forward.hopper.tuning import ROWS, WARPGROUP
 from kernels.blocksparse.forward.kernel import kv_head_of
 from kernels.blocksparse.forward.mainloop import Work, allow_all, keep_keys
+from kernels.blocksparse.forward.tile_scheduler import Tile
 from kernels.blocksparse.spec.variant import NO_INJECTION, OF_DQ, Injection, Variant
 
 

@@ -52,7 +52,8 @@ class Forward:
     @entry("forward")
     @cute.jit
     def __call__(self, arguments, stream: driver.CUstream) -> None:
-        """Launch over batch × heads_q × m_blocks CTAs, one for each tile; persistent ones (Hopper's) over `resident`.
+        """Launch over batch × heads_q × m_blocks CTAs, one for each tile; persistent ones, by wgmma and tcgen05, over
+        `resident`.
 
         q … o          (…, rows, heads, dim) of the variant's dtype, 16-byte aligned; strides are multiples of 8
         lse            fp32; element (batch, head, row) at batch · stride + head · stride + begin + row

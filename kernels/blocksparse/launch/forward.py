@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from kernels.blocksparse.compile.runtime import arch_of, launch
-from kernels.blocksparse.forward.hopper.tuning import hopper_tuning
+from kernels.blocksparse.compile.supported import forward_tuning
 from kernels.blocksparse.lists.lpt import even_share
 from kernels.blocksparse.lists.types import Band, Bits, BlockList, BlockMask, BlockSparse, Intervals
 from kernels.blocksparse.spec.injection import NO_HOST_INJECTION, HostInjection
@@ -123,11 +123,11 @@ def forward_lists(q: Tensor, blocks: BlockSparse, products: str | None = None) -
 
 def resident_ctas(variant: Variant, q: Tensor) -> int | None:
     """Number of persistent CTAs to launch: as many as q's device runs at once; None for a kernel without them."""
-    if variant.products != "wgmma":
+    if variant.products == "mma":
         return None
     if q.device.type != "cuda":
         return EMULATED
-    return hopper_tuning(variant).ctas * multiprocessors(q.device)
+    return forward_tuning(variant).ctas * multiprocessors(q.device)
 
 
 @lru_cache

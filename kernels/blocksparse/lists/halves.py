@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kernels.blocksparse.lists.builder import LengthsLike, Shape, ceil_div, shape_of
 from kernels.blocksparse.lists.lpt import with_lpt_order
-from kernels.blocksparse.lists.schedule import Schedule, permutation
+from kernels.blocksparse.lists.schedule import Schedule
 from kernels.blocksparse.lists.transpose import with_backward
 from kernels.blocksparse.lists.types import Bits, BlockList, BlockLists, BlockSparse, entries, exclusive_sum, spread
 from kernels.blocksparse.lists.write_order import with_order
@@ -122,11 +122,12 @@ class _Halves:
 
 
 def _halved_schedule(schedule: Schedule, n_blocks: int) -> Schedule:
-    """A permutation launches the halves of a block one after the other; its second half may not be there."""
+    """A permutation launches the halves of a block one after the other; its second half may not be there. How many
+    pairs and units it is for stays."""
     positions = schedule.positions
     if positions is None:
-        return Schedule(schedule.kind)
+        return schedule
     half = torch.arange(2, device=positions.device, dtype=torch.int32)
     both = (2 * positions[..., None] + half).flatten(2)
     last = (both >= n_blocks).to(torch.int32).argsort(dim=-1, stable=True)[..., :n_blocks]
-    return permutation(both.gather(-1, last).contiguous())
+    return replace(schedule, positions=both.gather(-1, last).contiguous())

@@ -39,6 +39,7 @@ OF_TCGEN05 = (
     *OF_TMA,
     *("whole_output", "fence_output", "wait_read"),
     *("rows_of_tile", "first_column", "reads_last", "own_barrier", "meet_all", "power_of"),
+    *("take_tile", "takers", "wait_stored_output", "adds", "waits_for_queries", "end_tile"),
 )
 # Injection points of the backward kernel that only the one with products by tcgen05 has
 BACKWARD_OF_TCGEN05 = (

@@ -183,8 +183,8 @@ register_mutant(
 
 register_mutant(
     "output_store_not_waited_for",
-    "tcgen05: a CTA exits, and the next one takes its shared memory, while TMA may still read O there.",
-    "PTX ISA, cp.async.bulk.wait_group.read; invented for the end of a CTA",
+    "tcgen05: the next Q takes the shared memory of O, or a CTA exits, while TMA may still read O there.",
+    "PTX ISA, cp.async.bulk.wait_group.read; invented for persistent CTAs",
     forward={"wait_read": _nothing},
 )
 

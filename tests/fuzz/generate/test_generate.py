@@ -203,15 +203,6 @@ def test_inputs_with_exact_answers_have_their_keys_in_one_call(name):
     assert any("keys" in case.variant for case in drawn)
 
 
-@pytest.mark.parametrize("name", ["blocksparse", "dynamic_mask", "sdpa", "torch.sdpa.math"])
-def test_what_a_targets_rules_cannot_express_is_drawn_again(name):
-    target, draw = targets()[name], random.Random(6)
-    drawn = [strategies.drawer(target, SMALL, 2)(draw) for _ in range(600)]
-    refused = [found for found in (refusal(target, case) for case in drawn) if found is not None]
-    assert not [found for found in refused if found.kind == "cannot"]
-    assert bool(refused) == (name != "dynamic_mask")  # what a rule expects to be refused is still drawn
-
-
 def test_variants_are_drawn():
     target = Wide()
     target.variants = ({"tile": 64}, {"tile": 128, "split": True})

@@ -187,6 +187,7 @@ def test_causality_ends_a_row_of_tiles_and_a_sequence_its_own():
 
 def test_long_lists_are_longer_than_a_warp_adds_up_and_some_than_a_turn_and_few_tiles_hold_a_pair():
     target, longest, kinds, sequences = CLASSES["emulator"](), set(), set(), set()
+    few, turns = set(), 0
     for seed in range(80):
         case = target.draw_long_lists(random.Random(seed), 2)
         assert refusal(target, case) is None
@@ -204,7 +205,13 @@ def test_long_lists_are_longer_than_a_warp_adds_up_and_some_than_a_turn_and_few_
             assert int(dense_mask(p).sum()) == kept
         assert 0 < kept <= 2 * max(long_lists.KEPT)
         kinds.add(type(p.mask))
+        few.add(min(p.len_q, p.len_k))
+        if max(p.len_q, p.len_k) > 64 * long_lists.TURN:
+            pairs = dense_mask(p)[0, 0].nonzero()[:, int(p.len_k > p.len_q)]
+            assert int(pairs.max()) >= 64 * long_lists.TURN
+            turns += 1
     assert min(longest) > 64 and max(longest) > 256 and kinds == {Blocks, Intervals}
+    assert turns > 5 and len(few) > 2 * len(long_lists.FEW)
     assert sequences == set(long_lists.SEQUENCES)
 
 

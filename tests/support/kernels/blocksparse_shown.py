@@ -87,6 +87,19 @@ HOST: dict[str, tuple[Case, set[str]]] = {
 CAPPED = {"softcap": 2.0}
 TENSOR_MEMORY = _of(130, 300, heads=(1, 1), mask=Full(), variant={"tile_m": 128, "products": "tcgen05"}, **FORWARD)
 TWO_QUERY_TILES = _of(400, 400, heads=(1, 1), mask=Full(), variant={"tile_m": 256, "products": "tcgen05"}, **FORWARD)
+# Several tiles for each of the emulated GPU's persistent CTAs, of an odd number of steps; and some without blocks
+PERSISTENT = _of(600, 300, heads=(4, 1), mask=Full(), variant={"tile_m": 256, "products": "tcgen05"}, **FORWARD)
+EMPTY_TILES = _of(
+    *(900, 200), heads=(4, 1), mask=Causal("bottom_right"), variant={"tile_m": 256, "products": "tcgen05"}, **FORWARD
+)
+THREE_STAGES_OF_Q = _of(  # for two query tiles
+    *(600, 300),
+    heads=(4, 1),
+    mask=Full(),
+    dim=128,
+    variant={"tile_m": 256, "tile_n": 128, "products": "tcgen05"},
+    **FORWARD,
+)
 WITH_GRADIENTS = _of(
     300, 300, mask=Full(), variant={"tile_m": 128, "tile_n": 128, "mask": "intervals", "products": "tcgen05"}
 )
@@ -144,6 +157,14 @@ KERNELS: dict[str, tuple[Case, set[str]]] = {
     "output_of_both_tiles": (TWO_QUERY_TILES, EARLY),
     "rows_left_of_both_tiles": (TWO_QUERY_TILES, {"out_of_bounds"}),
     "columns_freed_by_first_tile": (TWO_QUERY_TILES, EARLY | {"tensor_memory_that_is_not_allocated"}),
+    "scores_counted_by_tile": (PERSISTENT, EARLY | {"hang"}),
+    "additions_counted_by_tile": (PERSISTENT, EARLY | {"hang"}),
+    "tile_read_before_announced": (PERSISTENT, {"race_read_of_an_unordered_write"}),
+    "tile_replaced_before_read": (EMPTY_TILES, {"race_write_over_an_unordered_read"}),
+    "queries_over_output": (THREE_STAGES_OF_Q, {"race_two_writes"}),
+    "output_added_to_last_tile": (PERSISTENT, WRONG),
+    "queries_of_empty_tiles_skipped": (EMPTY_TILES, {"hang", "race_read_of_an_unordered_write"}),
+    "columns_freed_by_each_tile": (PERSISTENT, {"tensor_memory_that_is_not_allocated"}),
     "dp_read_before_commit": (WITH_GRADIENTS, EARLY),
     "dq_read_before_commit": (WITH_GRADIENTS, EARLY),
     "dq_overwritten_before_read": (WITH_GRADIENTS, {"race_tensor_memory"}),

@@ -61,8 +61,11 @@ def hooks_have_keys() -> bool:
 class Intercept(Protocol):
     """Stands between a launch and its kernel. key: of the kernel in Triton's cache; name: of its function."""
 
-    def programs(self, key: str) -> Programs | None:
+    def programs(self, name: str, key: str) -> Programs | None:
         """Kernels to run instead of those of that key; None: those."""
+
+    def launching(self, config: LaunchConfig, launch: Launch, memory: Memory) -> None:
+        """Hears of each launch before it begins."""
 
     def launched(self, name: str, key: str, report: Report) -> None:
         """Hears of each launch that ended, before a finding is raised."""
@@ -188,7 +191,7 @@ class _Launcher:
         intercept = active.intercept
         programs = self.programs
         if intercept is not None:
-            programs = intercept.programs(self.metadata.hash) or programs
+            programs = intercept.programs(self.name, self.metadata.hash) or programs
         kernel = programs.kernel(self.metadata.name)
         params = b""
         for param, (kind, name, value) in zip(kernel.params, values, strict=True):
@@ -205,6 +208,8 @@ class _Launcher:
             if intercept is not None:
                 intercept.launched(self.name, self.metadata.hash, report)
 
+        if intercept is not None:
+            intercept.launching(active.config, launch, memory)
         run(active.config, programs, [launch], memory, watch=watch)
         if leave is not None:
             leave(launch_metadata)

@@ -12,18 +12,18 @@ from types import SimpleNamespace
 
 import cutlass
 from cutlass import Float32, Int32, Int64, cute
-from cutlass.memory import SmemAllocator
 
 from kernels.blocksparse.backward.dkv_partials import VECTOR, write_sums
 from kernels.blocksparse.backward.gemms import share, store_float32
 from kernels.blocksparse.backward.load import store_rows
 from kernels.blocksparse.backward.mainloop_mma import Work
-from kernels.blocksparse.backward.mma import accumulator, staged_layout
+from kernels.blocksparse.backward.mma import accumulator
 from kernels.blocksparse.backward.tiling import ENTRY_STAGES, MMA_REGISTERS, SEMAPHORE_REGISTERS
 from kernels.blocksparse.backward.transposed import loads, turns
 from kernels.blocksparse.backward.transposed.kernel import TransposedBackward
 from kernels.blocksparse.backward.transposed.mainloop_dkdv import gather_sums, mainloop_dkdv
 from kernels.blocksparse.backward.transposed.query_words import LaneQueries
+from kernels.blocksparse.backward.transposed.shared_tiles import SharedTiles
 from kernels.blocksparse.backward.wgmma import WARPGROUP, GroupProduct, GroupThread, operand, transposed_operand
 from kernels.blocksparse.common.tile_loads import TileCopy
 from kernels.blocksparse.spec.variant import BACKWARD_OF_STEPS, NO_INJECTION, Injection, Variant
@@ -119,29 +119,18 @@ class KeyGradients(TransposedBackward):
     def shared_memory(self) -> SimpleNamespace:
         """K and V, later dK and dV; the stages of Q, later sums, and of dO; all else. Tiles twice: `plain` ones with
         their swizzle in the layout, the others as bulk copies and products take them."""
-        tiling, memory = self.tiling, SmemAllocator()
-        step_m, tile_n, dim = tiling.step_m, tiling.tile_n, tiling.dim
-
-        def tensor(layout, dtype=self.dtype):
-            return memory.allocate_tensor(dtype, layout, byte_alignment=1024 if dtype is self.dtype else 128)
-
-        by_key = staged_layout(tile_n, dim, 1)
-        q, do = staged_layout(step_m, dim, tiling.stages_q), staged_layout(step_m, dim, tiling.stages)
-        plainK, plainV, plainQ, plaindO = tensor(by_key), tensor(by_key), tensor(q), tensor(do)
+        tiling, memory = self.tiling, SharedTiles(self.dtype)
+        step_m, tile_n, dim, tensor = tiling.step_m, tiling.tile_n, tiling.dim, memory.tensor
+        tiles = memory.operands(tile_n, dim, step_m, tiling.stages_q, tiling.stages)
         return SimpleNamespace(
-            plainK=plainK[None, None, 0],
-            plainV=plainV[None, None, 0],
-            plainQ=plainQ,
-            plaindO=plaindO,
-            sK=operand(plainK, tile_n, dim, 1),
-            sV=operand(plainV, tile_n, dim, 1),
-            sQ=operand(plainQ, step_m, dim, tiling.stages_q),
-            sdO=operand(plaindO, step_m, dim, tiling.stages),
+            **tiles,
+            sQ=operand(tiles["plainQ"], step_m, dim, tiling.stages_q),
+            sdO=operand(tiles["plaindO"], step_m, dim, tiling.stages),
             sLSE=tensor(cute.make_layout((step_m, tiling.stages_q)), Float32),
             sDelta=tensor(cute.make_layout((step_m, tiling.stages)), Float32),
             sEntries=tensor(cute.make_layout((4, ENTRY_STAGES)), Int32),
             sTileNumber=tensor(cute.make_layout(1), Int32),
-            barriers=memory.allocate_array(Int64, turns.barrier_count(tiling), byte_alignment=8),
+            barriers=memory.barriers(turns.barrier_count(tiling)),
         )
 
 

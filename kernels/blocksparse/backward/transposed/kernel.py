@@ -13,7 +13,6 @@ from types import SimpleNamespace
 
 import cutlass
 from cutlass import Float32, Int32, Int64, cute
-from cutlass.memory import SmemAllocator
 
 from kernels.blocksparse.backward import dq_accumulator, softmax_gradient
 from kernels.blocksparse.backward.dkv_partials import keys_product, sums_of, write_sums
@@ -29,6 +28,7 @@ from kernels.blocksparse.backward.tiling import ENTRY_STAGES, MMA_REGISTERS, SEM
 from kernels.blocksparse.backward.transposed import dq_warp, loads, turns
 from kernels.blocksparse.backward.transposed.mainloop import mainloop_transposed
 from kernels.blocksparse.backward.transposed.query_words import LaneQueries
+from kernels.blocksparse.backward.transposed.shared_tiles import SharedTiles
 from kernels.blocksparse.backward.wgmma import (
     WARPGROUP,
     GroupProduct,
@@ -192,30 +192,19 @@ class TransposedBackward(Backward):
     def shared_memory(self) -> SimpleNamespace:
         """K and V, later dK and dV; the stages of Q and dO; dS with keys as rows; dQ; all else. Tiles twice: `plain`
         ones with their swizzle in the layout, the others as bulk copies and products take them."""
-        tiling, memory = self.tiling, SmemAllocator()
-        step_m, tile_n, dim = tiling.step_m, tiling.tile_n, tiling.dim
-
-        def tensor(layout, dtype=self.dtype):
-            return memory.allocate_tensor(dtype, layout, byte_alignment=1024 if dtype is self.dtype else 128)
-
-        by_key = staged_layout(tile_n, dim, 1)
-        by_query = staged_layout(step_m, dim, tiling.stages)
+        tiling, memory = self.tiling, SharedTiles(self.dtype)
+        step_m, tile_n, dim, tensor = tiling.step_m, tiling.tile_n, tiling.dim, memory.tensor
         of_ds = (step_m, tile_n) if tiling.dq_by_dim else (tile_n, step_m)
-        plainK, plainV, plainQ, plaindO = tensor(by_key), tensor(by_key), tensor(by_query), tensor(by_query)
+        tiles = memory.operands(tile_n, dim, step_m, tiling.stages, tiling.stages)
         return SimpleNamespace(
-            plainK=plainK[None, None, 0],
-            plainV=plainV[None, None, 0],
-            plainQ=plainQ,
-            plaindO=plaindO,
-            sK=operand(plainK, tile_n, dim, 1),
-            sV=operand(plainV, tile_n, dim, 1),
-            sQ=operand(plainQ, step_m, dim, tiling.stages),
-            sdO=operand(plaindO, step_m, dim, tiling.stages),
+            **tiles,
+            sQ=operand(tiles["plainQ"], step_m, dim, tiling.stages),
+            sdO=operand(tiles["plaindO"], step_m, dim, tiling.stages),
             sdS=tensor(staged_layout(*of_ds, tiling.stages_ds)),
             sdQ=tensor(cute.make_layout(step_m * dim), Float32),
             sLSE=tensor(cute.make_layout((step_m, tiling.stages)), Float32),
             sDelta=tensor(cute.make_layout((step_m, tiling.stages)), Float32),
             sEntries=tensor(cute.make_layout((4, ENTRY_STAGES)), Int32),
             sTileNumber=tensor(cute.make_layout(1), Int32),
-            barriers=memory.allocate_array(Int64, turns.barrier_count(tiling), byte_alignment=8),
+            barriers=memory.barriers(turns.barrier_count(tiling)),
         )

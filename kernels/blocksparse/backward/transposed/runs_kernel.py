@@ -10,14 +10,14 @@ two steps of 64, with the mask: NOTE [pieces] of runs_loads.py.
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from cutlass import Float32, Int32, Int64, cute
-from cutlass.memory import SmemAllocator
+from cutlass import Float32, Int32, cute
 
 from kernels.blocksparse.backward.mma import staged_layout
 from kernels.blocksparse.backward.tiling import ENTRY_STAGES, RUN_STEP
 from kernels.blocksparse.backward.transposed import runs_loads, turns
 from kernels.blocksparse.backward.transposed.kernel import TransposedBackward
 from kernels.blocksparse.backward.transposed.runs_mainloop import mainloop_runs
+from kernels.blocksparse.backward.transposed.shared_tiles import SharedTiles
 from kernels.blocksparse.backward.wgmma import (
     GroupProduct,
     GroupThread,
@@ -91,33 +91,23 @@ class RunsBackward(TransposedBackward):
 
     def shared_memory(self) -> SimpleNamespace:
         """As TransposedBackward's, with stages of 80 queries; a step of 64 has the beginning of one."""
-        tiling, memory = self.tiling, SmemAllocator()
-        tile_n, dim, stages = tiling.tile_n, tiling.dim, tiling.stages
-
-        def tensor(layout, dtype=self.dtype):
-            return memory.allocate_tensor(dtype, layout, byte_alignment=1024 if dtype is self.dtype else 128)
-
-        by_key, by_query = staged_layout(tile_n, dim, 1), staged_layout(RUN_STEP, dim, stages)
-        plainK, plainV, plainQ, plaindO = tensor(by_key), tensor(by_key), tensor(by_query), tensor(by_query)
+        tiling, memory = self.tiling, SharedTiles(self.dtype)
+        tile_n, dim, stages, tensor = tiling.tile_n, tiling.dim, tiling.stages, memory.tensor
+        tiles = memory.operands(tile_n, dim, RUN_STEP, stages, stages)
         return SimpleNamespace(
-            plainK=plainK[None, None, 0],
-            plainV=plainV[None, None, 0],
-            plainQ=plainQ,
-            plaindO=plaindO,
-            sK=operand(plainK, tile_n, dim, 1),
-            sV=operand(plainV, tile_n, dim, 1),
-            narrowQ=part_of_stages(plainQ, tiling.step_m, dim, stages),
-            narrowdO=part_of_stages(plaindO, tiling.step_m, dim, stages),
-            wideQ=operand(plainQ, RUN_STEP, dim, stages),
-            widedO=operand(plaindO, RUN_STEP, dim, stages),
+            **tiles,
+            narrowQ=part_of_stages(tiles["plainQ"], tiling.step_m, dim, stages),
+            narrowdO=part_of_stages(tiles["plaindO"], tiling.step_m, dim, stages),
+            wideQ=operand(tiles["plainQ"], RUN_STEP, dim, stages),
+            widedO=operand(tiles["plaindO"], RUN_STEP, dim, stages),
             sdS=tensor(staged_layout(RUN_STEP, tile_n, tiling.stages_ds)),
             sdQ=tensor(cute.make_layout(RUN_STEP * dim), Float32),
             sLSE=tensor(cute.make_layout((RUN_STEP, stages)), Float32),
             sDelta=tensor(cute.make_layout((RUN_STEP, stages)), Float32),
             sEntries=tensor(cute.make_layout((4, ENTRY_STAGES)), Int32),
-            sPieces=memory.allocate_tensor(Int32, cute.make_layout(2), byte_alignment=8),
-            sTileNumber=memory.allocate_tensor(Int32, cute.make_layout(1), byte_alignment=8),
-            barriers=memory.allocate_array(Int64, turns.barrier_count(tiling), byte_alignment=8),
+            sPieces=memory.numbers(Int32, 2),
+            sTileNumber=memory.numbers(Int32, 1),
+            barriers=memory.barriers(turns.barrier_count(tiling)),
         )
 
 

@@ -47,3 +47,14 @@ def meet(number: Int32 | int, threads: int = SOFTMAX_THREADS) -> None:
 def meet_all(tile: Int32, tiles: int) -> None:
     """The softmax threads of all query tiles wait for each other: tensor memory is freed after that."""
     meet(MEETING, tiles * SOFTMAX_THREADS)
+
+
+def next_due(tiles: int) -> int:
+    """The named barrier at which the announcing warp waits for the one that loads K: NOTE [tiles] of
+    tile_scheduler.py."""
+    return MEETING + 1 + tiles
+
+
+def takers(warps: int) -> int:
+    """Warps that read an announced tile before the next one takes its place: all."""
+    return warps

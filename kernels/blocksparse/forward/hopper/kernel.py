@@ -19,14 +19,13 @@ from kernels.blocksparse.common.list_reader import BlockList, Operand, read
 from kernels.blocksparse.common.mask_words import Mask
 from kernels.blocksparse.common.tile_loads import TileCopy
 from kernels.blocksparse.common.tma_loads import BulkOperand, TileLoads
-from kernels.blocksparse.forward import loads
-from kernels.blocksparse.forward.hopper import tile_scheduler
+from kernels.blocksparse.forward import loads, tile_scheduler
 from kernels.blocksparse.forward.hopper import wgmma as products
 from kernels.blocksparse.forward.hopper.mainloop import multiply_steps
-from kernels.blocksparse.forward.hopper.tile_scheduler import Tile
 from kernels.blocksparse.forward.hopper.tuning import ROWS, WARPGROUP, hopper_tuning
 from kernels.blocksparse.forward.kernel import Forward
 from kernels.blocksparse.forward.mainloop import Work
+from kernels.blocksparse.forward.tile_scheduler import Tile
 from kernels.blocksparse.spec.variant import NO_INJECTION, OF_TMA, Injection, Variant
 
 

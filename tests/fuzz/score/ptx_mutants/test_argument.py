@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fuzz.score.ptx_mutants.argument import Argument, lines_of, source_of
+from fuzz.score.ptx_mutants.argument import ROOT, Argument, lines_of, source_of
 from fuzz.score.ptx_mutants.equivalence import judged
 from fuzz.score.ptx_mutants.results import PtxMutant, Result
 from fuzz.score.ptx_mutants.triton_arguments import TRITON_ARGUMENTS
@@ -98,3 +98,87 @@ def test_a_padded_call_has_no_row_past_the_end(reads, status):
     found = changed("compare_shifted", before, after, 2 if reads else 1, "span_rows_kernel")
     found = replace(found, alone=1, bug=replace(found.bug, target="nsa"))
     assert judged(found, lambda bug: text).status == status
+
+
+def test_partial_results_of_an_or_may_change_places_and_partial_sums_may_not():
+    text = "\tredux.sync.max.s32 \t%r9, %r8, %r7;\n\tst.shared.v4.b32 \t[%r1], {%r2, %r3, %r4, %r5};\n"
+    before, after = (f"st.shared.v4.b32 [%r1], {{{x}, %r4, %r5}};" for x in ("%r2, %r3", "%r3, %r2"))
+    bug = PtxMutant("c", "marks_kernel", "fragment_swapped", 2, before, after, target="dynamic_mask")
+    seen = replace(result(2, before), bug=bug)
+    assert judged(seen, lambda bug: text).rule == "one OR over all"
+    assert judged(replace(seen, same_bits=False), lambda bug: text).status == "missed"
+    assert judged(seen, lambda bug: text.replace("redux.sync.max", "redux.sync.add")).status == "missed"
+    lists = replace(seen, bug=replace(bug, kind="lists_kernel"))
+    assert judged(lists, lambda bug: text).status == "missed"
+
+
+@pytest.mark.parametrize(("stored", "status"), [("tl.store(mCount", "equivalent"), ("tl.store(mOut", "missed")])
+def test_any_thread_may_write_how_many_tiles_a_list_has_and_not_the_tiles(stored, status):
+    source = (ROOT / "kernels/dynamic_mask/tile_lists.py").read_text().splitlines()
+    line = next(n for n, one in enumerate(source, 1) if stored in one)
+    before = "@%p1 st.global.b32 [ %rd1 + 0 ], { %r1 };"
+    text = f"\t.loc\t1 {line} 5 // tile_lists.py:{line}:5\n\t{before}\n"
+    bug = PtxMutant("c", "lists_kernel.2", "guard_negated", 2, before, before.replace("@", "@!"), target="dynamic_mask")
+    assert judged(replace(result(2, before), bug=bug), lambda bug: text).status == status
+
+
+def test_a_span_may_be_empty_at_either_end_and_rows_may_not_end_where_they_begin():
+    text = "\tshr.s32 \t%r2, %r1, 7;\n\tsetp.lt.s32 \t%p1, %r2, %r3;\n"
+    before = "setp.lt.s32 %p1, %r2, %r3;"
+    bug = PtxMutant("c", "span_rows_kernel.3", "compare_shifted", 2, before, before.replace("lt", "le"), target="nsa")
+    seen = replace(result(2, before), bug=bug, alone=1)
+    assert judged(seen, lambda bug: text).rule == "an empty span"
+    assert judged(replace(seen, alone=0), lambda bug: text).status == "missed"
+    assert judged(seen, lambda bug: text.replace("shr.s32", "add.s32")).status == "missed"
+
+
+@pytest.mark.parametrize(
+    ("defined", "after", "status"),
+    [
+        ("shl.b32 \t%r2, %r1, 2;", 129, "equivalent"),
+        ("shl.b32 \t%r2, %r1, 0;", 129, "missed"),
+        ("shr.u32 \t%r2, %r1, 2;", 129, "missed"),
+        ("shl.b32 \t%r2, %r1, 2;", 256, "missed"),
+    ],
+)
+def test_the_lowest_bit_of_what_was_shifted_to_the_left_is_never_set(defined, after, status):
+    bug = PtxMutant(
+        "c", "split_kernel", "immediate_off_by_one", 2, "and.b32 %r3, %r2, 128;", f"and.b32 %r3, %r2, {after};",
+        target="nsa",
+    )  # fmt: skip
+    seen = replace(result(2, bug.before), bug=bug)
+    assert judged(seen, lambda bug: f"\t{defined}\n\tand.b32 \t%r3, %r2, 128;\n").status == status
+
+
+def test_the_barrier_after_a_sum_over_warps_needs_bits_that_are_the_same():
+    text = (
+        "\tshfl.sync.bfly.b32 \t%r3, %r2, 1, 31, -1;\n$L__tmp1:\n\tadd.f32 \t%r4, %r2, %r3;\n\tbar.sync \t0;\n"
+        "\tst.shared.b32 \t[%r5], %r4;\n"
+    )
+    bug = PtxMutant("c", "gate_weight_kernel", "barrier_dropped", 4, "bar.sync 0;", ";", target="nsa")
+    seen = replace(result(4, bug.before), bug=bug)
+    assert judged(seen, lambda bug: text).rule == "a warp's own places"
+    assert judged(replace(seen, same_bits=False), lambda bug: text).status == "missed"
+    assert judged(seen, lambda bug: text.replace("add.f32", "mul.f32")).status == "missed"
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "stands", "elsewhere", "kind", "operator", "before"),
+    [
+        ("bits that nobody reads", "tiles.py", "(rWords >> (n % BITS))", "rKeep = rMask != 0", "dbias_kernel",
+         "sign_changed", "shr.u32 %r3, %r2, %r1;"),
+        ("a program has a tile", "tile_lists.py", "for n_block in range", "active = any_key(", "marks_kernel",
+         "guarded_dropped", "@%p1 bra $L__BB0_3;"),
+        ("a warp's own places", "row_state.py", "tl.store(mState + planes", "tl.store(mState + offset",
+         "row_state_kernel", "barrier_dropped", "bar.sync 0;"),
+    ],
+)  # fmt: skip
+def test_an_argument_about_a_source_line_holds_for_that_line(rule, path, stands, elsewhere, kind, operator, before):
+    source = (ROOT / "kernels/dynamic_mask" / path).read_text().splitlines()
+    for text, status in ((stands, "equivalent"), (elsewhere, "missed")):
+        line = next(n for n, one in enumerate(source, 1) if text in one)
+        ptx = f"\t.loc\t1 {line} 5 // {path}:{line}:5\n\t{before}\n"
+        bug = PtxMutant("c", kind, operator, 2, before, ";", target="dynamic_mask")
+        seen = replace(result(2, before), bug=bug, same_values=operator == "guarded_dropped")
+        found = judged(seen, lambda bug, ptx=ptx: ptx)
+        assert (found.status, found.rule) == (status, rule if status == "equivalent" else "")

@@ -1,5 +1,6 @@
 """Mutants of Triton's kernels: real kernels of dynamic_mask and nsa, changed, on the emulated GPU."""
 
+import hashlib
 import re
 
 import pytest
@@ -55,6 +56,20 @@ def test_a_survey_that_is_kept_is_read_and_not_run_again(few, monkeypatch):
 
 
 @pytest.mark.compiled_triton
+def test_a_case_whose_launches_a_mutant_does_not_change_is_not_run(few, monkeypatch):
+    monkeypatch.setattr(trial, "execute", lambda *given: pytest.fail("run"))
+    found = trial.try_mutant(bug(few, "marks_kernel", r"bar\.sync", "bar.sync 1;"), few)
+    assert (found.status, found.changed, found.runs) == ("missed", 0, 0)
+    assert found.reaching == 3
+
+
+@pytest.mark.compiled_triton
+def test_a_triton_kernel_is_known_by_its_ptx(few):
+    for kernel in few.triton_kernels(OF).values():
+        assert kernel.key == hashlib.sha256(kernel.text.encode()).hexdigest()[:32]
+
+
+@pytest.mark.compiled_triton
 def test_a_kernel_that_no_case_launches_is_not_taken_for_a_missed_mutant(few, monkeypatch):
     changed = bug(few, "marks_kernel", r"bar\.sync", NOTHING)
     known = few.triton_kernels(OF)
@@ -75,6 +90,7 @@ def test_every_kernel_has_its_turn_whatever_the_operator(few):
     assert all(b.target == "dynamic_mask" for b in drawn)
 
 
+@pytest.mark.compiled_triton
 @pytest.mark.parametrize("target", ["dynamic_mask", "nsa"])
 def test_cases_of_a_configuration_are_the_same_for_a_seed_and_fewer_begin_them(target):
     for one in TARGETS[target][:2]:
@@ -86,6 +102,7 @@ def test_cases_of_a_configuration_are_the_same_for_a_seed_and_fewer_begin_them(t
         assert config(target, one.name) is one
 
 
+@pytest.mark.compiled_triton
 def test_three_in_four_cases_of_dynamic_mask_launch_the_same_kernels_of_attention():
     for one in TARGETS["dynamic_mask"][:2]:
         forms = [_form(case) for case in one.cases(12, 1)]

@@ -10,7 +10,7 @@ from kernels.blocksparse.lists.bands import band
 from kernels.blocksparse.lists.from_mask import from_mask
 from kernels.blocksparse.lists.halves import halve_keys
 from kernels.blocksparse.lists.intervals import intervals
-from kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, permutation
+from kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, Schedule, permutation
 from kernels.blocksparse.lists.types import Bits
 from kernels.blocksparse.lists.validate.contents import check_contents
 from kernels.blocksparse.lists.validate.shapes import Sizes, check_shapes
@@ -124,6 +124,13 @@ def test_schedules_stay(length):
     assert positions.flatten().tolist() == [
         2 * n + half for n in order.flatten().tolist() for half in (0, 1) if 2 * n + half < -(-length // 64)
     ]
+
+
+def test_the_pairs_and_units_of_a_schedule_stay():
+    order = torch.arange(4, dtype=torch.int32).roll(1).view(1, 1, -1)
+    for schedule in (Schedule("descending", None, 3, 2), Schedule("permutation", order, 3, 2)):
+        halved = halve_keys(band(300, 450, left=None, right=0, schedule=schedule), 450).schedule
+        assert (halved.kind, halved.pairs, halved.group_split) == (schedule.kind, 3, 2)
 
 
 def test_lists_without_a_backward_pass_stay_so():

@@ -17,6 +17,8 @@ from kernels.blocksparse.compile import runtime
 from kernels.blocksparse.spec.variant import NO_INJECTION
 
 CASE = Case((150,), (400,), heads_q=1, heads_kv=1, dim=64, mask="dense", tile_m=128, tile_n=64, products="wgmma")
+WHOLE = Case((150,), (384,), heads_q=1, heads_kv=1, dim=64, mask="dense", tile_m=128, tile_n=64, products="wgmma")
+CASES = {"keys end inside a block": CASE, "keys end with a block": WHOLE}  # steps with a mask, and steps without one
 PROXY = "shared_memory_read_by_wgmma_without_fence.proxy.async"
 RACES = {"race_read_of_an_unordered_write", "race_write_over_an_unordered_read", "race_two_writes"}
 EARLY, UNFENCED = "register_of_a_wgmma_used_before_wait_group", "register_of_a_wgmma_used_without_wgmma.fence"
@@ -31,11 +33,11 @@ def device():
     runtime.launch_elsewhere(before)
 
 
-def run(device, change=None, **options):
-    """Kinds of what is seen in a run of CASE, its PTX changed by a function; and how far its results are off."""
+def run(device, change=None, case=CASE, **options):
+    """Kinds of what is seen in a run of a case, its PTX changed by a function; and how far its results are off."""
     device.begin(Emulator(**{"resident_ctas": 2, "strict": False, **options}))
     device.instead.clear()
-    one = problem(CASE)
+    one = problem(case)
     if change:
         build = build_of(one.variant, "sm_90a", NO_INJECTION)
         (text,) = (path.read_text() for path in obtain(build).folder.glob("*.ptx"))
@@ -60,9 +62,10 @@ def without(pattern, which=None):
     return change
 
 
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 @pytest.mark.parametrize("schedule", ["in_order", "random", "oldest_last", "greedy"])
-def test_it_is_right_and_nothing_is_seen(device, schedule):
-    seen, off = run(device, warp_schedule=schedule)
+def test_it_is_right_and_nothing_is_seen(device, schedule, case):
+    seen, off = run(device, case=case, warp_schedule=schedule)
     assert not seen and off <= 1
 
 
@@ -79,11 +82,12 @@ def test_without_the_fences_of_registers(device):
     assert run(device, without(r"wgmma\.fence"))[0] == {UNFENCED}
 
 
-@pytest.mark.parametrize("which", [0, 1, 2, 3])
+@pytest.mark.parametrize("which", range(6))
 def test_each_wait_for_products_is_missed(device, which):
     seen = set()
     for schedule in ("in_order", "random"):
-        seen |= run(device, without(r"wgmma\.wait_group", which), warp_schedule=schedule)[0]
+        for case in CASES.values():
+            seen |= run(device, without(r"wgmma\.wait_group", which), case=case, warp_schedule=schedule)[0]
     assert seen & ({EARLY} | RACES)
 
 

@@ -106,6 +106,12 @@ def next_number(resident: Int32, tile_counter: cute.Pointer, tiles: Int32) -> In
 def take(tile_pipeline: TilePipeline, count: Int32, lists: tuple[BlockList, BlockList]) -> Tile:
     """A warp: the CTA's `count`-th tile, as soon as it has been announced."""
     buffers.wait_full(tile_pipeline.barriers, count)
+    return read_tile(tile_pipeline, count, lists)
+
+
+@cute.jit
+def read_tile(tile_pipeline: TilePipeline, count: Int32, lists: tuple[BlockList, BlockList]) -> Tile:
+    """A warp: the CTA's `count`-th tile, which has been announced; it releases the stage that has it."""
     slot = count % TILE_STAGES
     ints = [cute.arch.make_warp_uniform(tile_pipeline.ints[i, slot]) for i in range(INTS)]
     first, first_full = Int64(tile_pipeline.longs[0, slot]), Int64(tile_pipeline.longs[1, slot])

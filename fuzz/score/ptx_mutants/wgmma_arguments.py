@@ -1,0 +1,184 @@
+"""Arguments for mutants of Hopper's kernels by wgmma, as NVVM compiles kernels.blocksparse. See equivalence.py,
+which has those that hold for the portable kernels too."""
+
+from __future__ import annotations
+
+from fuzz.score.ptx_mutants.argument import Argument
+
+_WGMMA = ("blocksparse.wgmma",)
+
+WGMMA_ARGUMENTS = (
+    Argument(
+        "never negative",
+        "Signed and unsigned differ for negative numbers only. The operand is an index, a length, an offset or an "
+        "address of shared memory, which is never negative; both forms gave the same value in every execution.",
+        ("sign_changed",),
+        r"(setp|mul\.wide|cvt|div|max|min|shr\.[us]32 %r\d+, %r\d+, \d+;)",
+        "same_values",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "the same in all lanes",
+        "The value is made of the warp's number, or all lanes read it from one address: every lane has it, so it does "
+        "not matter from which one it comes.",
+        ("lane_wrong",),
+        r"shfl\.sync\.idx\.b32 %r\d+, %r\d+, 0, 31, -1;",
+        "same_values",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "floor division",
+        "Part of the correction of a division towards minus infinity, which applies where the signs differ and there "
+        "is a remainder. Dividend and divisor are counts and never negative, or there is no remainder: the correction "
+        "is never made, with the change or without.",
+        ("compare_flipped", "compare_shifted", "bound_shifted", "immediate_off_by_one", "instruction_dropped",
+         "operands_swapped", "operation_replaced", "sign_changed"),
+        r"(setp\.(ne\.b32 %p\d+, %r\d+, %r|lt\.s32 %p\d+, %r\d+, 0;)|and\.pred|selp\.b32 %r\d+, -1, 0|xor\.b32)",
+        "same_bits",
+        near=r"and\.pred[^\n]*\n\tselp\.b32 \t%r\d+, -1, 0",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "floor division",
+        "The correction of a division towards minus infinity, -1 or 0, is subtracted and not added. It was 0 in every "
+        "execution.",
+        ("operation_replaced",),
+        r"add\.s32 %r\d+, %r\d+, %r\d+;",
+        "same_values",
+        near=r"selp\.b32 \t(%r\d+), -1, 0, %p\d+;\n(\tmad\.lo\.s32 .*\n)?\tadd\.s32 \t%r\d+, %r\d+, \1;",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "rounding of a division",
+        "Part of a division by a power of 2 that is rounded towards 0: it adds something to negative dividends only. "
+        "The dividend is the number of a thread or a part of it.",
+        ("operation_replaced", "sign_changed", "immediate_off_by_one", "instruction_dropped", "operands_swapped"),
+        r"(shr\.[su]16 %rs\d+, %rs\d+, \d+;|and\.b16 %rs\d+, %rs\d+, \d+;|add\.s16 %rs\d+, %rs\d+, %rs\d+;)",
+        "same_values",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "rounding of a division",
+        "Part of a division by a power of 2 that is rounded towards 0: it adds something to negative dividends only. "
+        "The dividend is a count.",
+        ("operation_replaced", "sign_changed", "immediate_off_by_one", "instruction_dropped", "operands_swapped"),
+        r"(shr\.[su]32 %r\d+, %r\d+, \d+;|add\.s32 %r\d+, %r\d+, %r\d+;)",
+        "same_values",
+        near=r"shr\.s32 \t(%r\d+), (%r\d+), 31;\n\tshr\.u32 \t(%r\d+), \1, \d+;\n\tadd\.s32 \t%r\d+, \2, \3;",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "the end has no blocks",
+        "A warp that loads goes on with the tile that says that there are no more: it has no blocks, and its loop over "
+        "tiles ends there.",
+        ("sign_changed",),
+        r"setp\.lt\.s32 %p\d+, %r\d+, 0;",
+        "same_bits",
+        kinds=("forward",),
+        near=r"mbarrier\.arrive\.shared\.b64 [^\n]*\n\$L__\w+:\n\tsetp\.lt\.s32 \t(%p\d+), %r\d+, 0;\n\t@\1 bra",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "beyond the last tile",
+        "The number of a tile that is not there, the first one beyond the last, is passed over as one without rows is: "
+        "the next number is beyond it too.",
+        ("compare_shifted",),
+        r"setp\.lt\.s32 %p\d+, %r\d+, %r\d+;",
+        "same_bits",
+        kinds=("forward",),
+        near=r"setp\.lt\.s32 \t(%p\d+), .*\n\tshl\.b32 .*\n\tsetp\.ge\.s32 \t(%p\d+), .*\n\tand\.pred \t%p\d+, \1, \2;",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "a first filling",
+        "The first wait for an empty buffer, the phase of parity 1 before any: it never waits.",
+        ("phase_not_awaited",),
+        r"mbarrier\.try_wait\.parity\.shared\.b64 P1, \[%r\d+\], 1,",
+        "same_bits",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "the other warpgroup begins",
+        "The last warpgroup opens its own turn and not the first one's. It issues its products first, and then the "
+        "turns go round as they do.",
+        ("named_barrier_wrong",),
+        r"bar\.arrive 3, 256;",
+        "same_bits",
+        kinds=("forward",),
+        near=r"setp\.ne\.b32 \t(%p\d+), %r\d+, 1;\n\t@\1 bra",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "it adds to the accumulators",
+        "Whether a product adds to its accumulators, a constant 1: compared with 0 or with -1.",
+        ("bound_shifted",),
+        r"setp\.ne\.b32 p, %r\d+, 0;",
+        "same_bits",
+        after=r", -1;$",
+        defined=r"mov\.b32 \t%r\d+, 1;",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "another lane arrives",
+        "One lane of a warp arrives at an mbarrier, after the warp's barrier: whichever it is.",
+        ("bound_shifted",),
+        r"setp\.ne\.b32 %p\d+, %r\d+, 0;",
+        "same_bits",
+        after=r", 1;$",
+        defined=r"mov\.u32 \t%r\d+, %laneid",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "fenced before",
+        "The fence of a second product, between which and the fence of the first one no register of either is written.",
+        ("product_order_dropped",),
+        r"wgmma\.fence\.",
+        "same_bits",
+        kinds=("backward",),
+        near=r"wgmma\.commit_group\.sync\.aligned;\n(\t(add|mov|shl|shr|and|or|cvt)\.[bsu](32|64)[^\n]*\n){0,6}\twgmma\.fence",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "rounded to 16 bytes",
+        "An address is rounded up to a multiple of 16 bytes, which it is: as long as less than 16 is added, the result "
+        "is the address.",
+        ("immediate_off_by_one",),
+        r"add\.s64 %rd\d+, %rd\d+, 14;",
+        "same_bits",
+        kinds=("preprocess",),
+        near=r"add\.s64 \t(%rd\d+), %rd\d+, 14;\n\tand\.b64 \t%rd\d+, \1, -16;",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "awaited with V",
+        "The copies of a cut-off tile of K are awaited with those of V, by the same threads, before Q is loaded. The "
+        "first product awaits Q too.",
+        ("commit_dropped", "wait_dropped", "wait_weakened"),
+        r"cp\.async\.(commit_group|wait_group 0);",
+        "same_bits",
+        kinds=("backward",),
+        near=r"mbarrier\.arrive\.shared\.b64 %rd\d+, \[%r1\+(231696|198664|199688|116744)\]",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "a mask that hides nothing",
+        "The mask is applied to a full block too. All its keys are inside the band: every score stays.",
+        ("bound_shifted", "compare_shifted", "guarded_dropped"),
+        r"(setp\.lt\.s32 %p\d+, %r\d+, 1;|@%p\d+ bra)",
+        "same_bits",
+        kinds=("forward",),
+        configs="_band_",
+        near=r"wgmma\.commit_group[^\n]*\n(.*\n){0,4}\tsetp\.lt\.s32 \t(%p\d+), %r\d+, 1;\n\t@\2 bra",
+        targets=_WGMMA,
+    ),
+)  # fmt: skip
+
+# Of bugs that are bugs: see REMARKS of equivalence.py.
+WGMMA_REMARKS = (
+    *(("barrier_dropped", kind, r"bar\.warp\.sync", "",
+       "The lanes of a warp run in step on the emulated GPU: what this barrier orders is in order there without it.")
+      for kind in ("forward", "backward")),
+    ("compare_shifted", "forward", r"setp\.lt\.s32 %p\d+, %r\d+, 1;", r"mov\.b32 \t%r\d+, 0;\n\t@%p\d+ bra",
+     "The number of the first block of keys is not looked up where it is the only one: it takes a row of one block "
+     "that is not the first."),
+)  # fmt: skip

@@ -1,0 +1,202 @@
+"""Hopper's backward kernel at head dim 256 whose warpgroups have a gradient each: what it is built from, what it
+computes on the emulated GPU with all of its checks, what planted bugs do, and that nothing takes it by default."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("cutlass")
+pytest.importorskip("llvmlite")
+
+from backward_problems import Spec, errors, make
+from blocksparse_runs import gradients, ptx_of
+from covering import covering
+
+from fuzz.devices.emulator import Emulator
+from fuzz.devices.emulator.config import ALL_CHECKS
+from kernels.blocksparse.backward.by_gradient.kernel import REGISTERS, GradientGroups
+from kernels.blocksparse.backward.tiling import SHARED_MEMORY, choose_tiling
+from kernels.blocksparse.compile.build import build
+from kernels.blocksparse.launch.backward import backward_variants
+from kernels.blocksparse.spec.variant import MASKS, NO_INJECTION, OF_PREPROCESS, Injection, Variant
+from kernels.mutants.blocksparse.table import MUTANTS
+
+ARCH = "sm_90a"
+TUNING = (("by_gradient", 1),)
+SHAPE: dict[str, Any] = {"dim": 256, "tile_m": 128, "tile_n": 64, "products": "wgmma", "tuning": TUNING}
+SCHEDULES = ["in_order", "random", "oldest_last", "greedy"]
+FINISHED = ("finished", [])
+
+
+def variant(mask: str = "none") -> Variant:
+    return Variant("backward", "bfloat16", 256, 128, 64, mask, products="wgmma", tuning=TUNING)
+
+
+def run(spec: Spec, injection: Injection = NO_INJECTION, **emulated: Any) -> Any:
+    """(problem, gradients, reports). Where adds are not ordered, their order is no finding."""
+    problem = make(spec)
+    checks = ALL_CHECKS if spec.deterministic else ALL_CHECKS - {"unordered_adds"}
+    emulator = Emulator(**{"resident_ctas": 3, "checks": checks, **emulated})
+    return problem, *gradients(problem, emulator, ARCH, injection)
+
+
+def check(spec: Spec, **emulated: Any) -> dict[str, torch.Tensor]:
+    """The gradients, which are right, and nothing was found."""
+    problem, out, reports = run(spec, **emulated)
+    assert [(r.status, r.findings) for r in reports] == [FINISHED] * len(reports), "\n".join(map(str, reports))
+    found = errors(problem, out)
+    assert max(found.values()) <= 1, found
+    return out
+
+
+def of(lens_q: Any, lens_k: Any, *heads: int, **options: Any) -> Spec:
+    return Spec(lens_q, lens_k, *heads, **{**SHAPE, **options})
+
+
+@pytest.mark.parametrize(
+    ("mask", "tile_m", "dim", "deterministic"),
+    covering(
+        ["full", "causal", "window", "documents", "random"], [64, 128], [200, 224, 256], [False, True], strength=2
+    ),
+)
+def test_every_kind_of_mask(mask, tile_m, dim, deterministic):
+    spec = of((230,), (190,), 2, 1, mask=mask, tile_m=tile_m, dim=dim, deterministic=deterministic)
+    check(spec, warp_schedule="random", seed=dim)
+
+
+SPECS = {
+    "packed, grouped heads": of((0, 129, 31, 200), (100, 129, 0, 63), 4, 2, mask="random", packed=True),
+    "padded, split groups": of((70, 0, 130), (130, 40, 65), 4, 2, mask="causal", group_split=2),
+    "split groups, float32": of((200,), (100,), 4, 1, mask="random", group_split=4, float32=True),
+    "a soft cap, ordered": of((200,), (150,), 2, 1, mask="documents", softcap=1.5, deterministic=True),
+    "float16, views": of((200,), (160,), 2, 1, mask="random", dim=248, dtype=torch.float16, view=True),
+    "float32": of((140,), (130,), 2, 1, mask="random", float32=True),
+    "heads and rows without keys": of((200,), (130,), 2, 2, mask="holes", deterministic=True),
+    "one key, one query": of((1,), (1,)),
+    "one query, ordered, packed": of((1, 90), (130, 70), 2, 1, deterministic=True, packed=True),
+    "more blocks than the entry buffer holds": of(
+        (64 * 35 + 1,), (65,), 2, 1, tile_m=64, deterministic=True, group_split=1
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_gradients(name):
+    check(SPECS[name])
+
+
+@pytest.mark.parametrize(
+    ("tile_m", "mask", "order", "slots"),
+    covering([64, 128], ["full", "causal", "documents", "random"], SCHEDULES, [1, 3, 5]),
+)
+def test_ordered_adds_have_the_same_bits_in_every_schedule(tile_m, mask, order, slots):
+    spec = of((200, 130), (150, 140), 2, 1, tile_m=tile_m, mask=mask, deterministic=True)
+    first = check(spec)
+    again = check(spec, resident_ctas=slots, warp_schedule=order, seed=slots, dispatch="permuted")
+    for name, x in first.items():  # rows past a sequence's end are NaN still
+        assert torch.equal(x.nan_to_num(7.0), again[name].nan_to_num(7.0)), name
+
+
+ORDERED = of((300, 130), (300, 140), 2, 1, mask="random", deterministic=True)
+CAPPED = of((200,), (130,), 2, 1, mask="causal", softcap=1.5)
+
+
+def replaced_by(name: str) -> set[str]:
+    """The injection points of a mutant in the backward kernel."""
+    return set(MUTANTS[name].injection.backward.replacements) - set(OF_PREPROCESS)
+
+
+DAILY = ("lock_is_n_block", "wait_missing")
+
+
+def bugs() -> list[Any]:
+    """Mutants of the backward kernel that this loop has the injection points of; all but DAILY are tried nightly."""
+    points = set(GradientGroups.INJECTION_POINTS)
+    names = [name for name in MUTANTS if replaced_by(name) and replaced_by(name) <= points]
+    assert set(DAILY) < set(names)
+    return [name if name in DAILY else pytest.param(name, marks=pytest.mark.nightly) for name in names]
+
+
+@pytest.mark.parametrize("name", bugs())
+def test_planted_bugs_are_seen(name):
+    """By a finding, a deadlock or wrong gradients; unordered adds are a finding."""
+    injection = MUTANTS[name].injection.backward
+    spec = CAPPED if "softcap" in name else ORDERED
+    problem, out, reports = run(spec, injection, warp_schedule="random", seed=3)
+    ended = all(r.status == "finished" and not r.findings for r in reports)
+    assert not ended or max(errors(problem, out).values()) > 1
+
+
+def test_loads_are_bulk_copies_and_dq_is_added_by_bulk_reductions():
+    ptx = ptx_of(replace(variant("bits"), deterministic=True), ARCH)
+    for form in (
+        *("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16", "wgmma.mma_async.sync.aligned.m64n64k16"),
+        *("cp.async.bulk.tensor.4d.shared::c", "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32"),
+        *("mbarrier.arrive.expect_tx", "ld.acquire.gpu", "stmatrix"),
+    ):
+        assert form in ptx, form
+    for form in ("mma.sync", "ldmatrix", "red.relaxed.gpu.global.add", ".local"):
+        assert form not in ptx, form
+
+
+@pytest.mark.skipif(shutil.which("ptxas") is None, reason="needs ptxas")
+@pytest.mark.parametrize(
+    ("mask", "dtype", "deterministic", "softcap"),
+    covering(MASKS, ["bfloat16", "float16"], [False, True], [False, True], strength=2),
+)
+def test_products_run_beside_other_work_and_no_register_is_spilled(mask, dtype, deterministic, softcap, tmp_path):
+    """ptxas names kernels whose wgmma it serialises: C7510 to C7514."""
+    path = tmp_path / "kernel.ptx"
+    tried = replace(variant(mask), dtype=dtype, deterministic=deterministic, softcap=softcap)
+    path.write_text(ptx_of(tried, ARCH))
+    command = ["ptxas", "-v", "-arch=sm_90a", str(path), "-o", str(tmp_path / "kernel.cubin")]
+    said = subprocess.run(command, capture_output=True, text=True, check=False).stderr
+    if "Unsupported .version" in said:
+        pytest.skip("this ptxas is too old for the PTX")
+    assert not re.search(r"C75\d\d", said), said
+    assert " 0 bytes spill stores, 0 bytes spill loads" in said, said
+
+
+@pytest.mark.parametrize("tile_m", [64, 128])
+def test_it_fits_an_sm(tile_m):
+    tiling = choose_tiling(replace(variant(), tile_m=tile_m), ARCH)
+    assert tiling.shared_bytes <= SHARED_MEMORY[90] and tiling.threads == 384
+    assert sum(REGISTERS) * 128 <= 65536 and sum(REGISTERS) <= 3 * (65536 // 384 // 8 * 8)
+
+
+REFUSED: list[dict[str, Any]] = [
+    {"tile_n": 128},
+    {"dim_padded": 128},
+    {"products": "mma"},
+    {"separate_dq": True},
+    {"tuning": (("by_gradient", 1), ("stages", 2))},
+]
+
+
+@pytest.mark.parametrize("fields", REFUSED)
+def test_other_variants_are_refused(fields):
+    with pytest.raises(ValueError, match=r"^variant\.tuning has by_gradient"):
+        choose_tiling(replace(variant(), **fields), ARCH)
+    with pytest.raises(ValueError, match=r"^variant\.tuning has by_gradient"):
+        choose_tiling(variant(), "sm_80")
+    with pytest.raises(ValueError, match="no injection point"):
+        build(variant(), ARCH, Injection("other", {"release_nothing": print}))
+
+
+def test_it_is_taken_where_it_is_asked_for_alone():
+    problem = make(of((10,), (10,)))
+    q, blocks = problem.operands["q"], problem.blocks
+    plain = backward_variants(q, blocks, products="wgmma")
+    asked = backward_variants(q, blocks, products="wgmma", tuning=TUNING)
+    assert [v.products for v in plain] == ["mma"] * 3
+    assert [(v.kind, v.products, v.tuning) for v in asked[1:]] == [
+        ("backward", "wgmma", TUNING),
+        ("postprocess", "wgmma", TUNING),
+    ]
