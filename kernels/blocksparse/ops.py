@@ -221,16 +221,15 @@ def _lists(rest) -> BlockLists:
 
 
 def _sequences(q: Tensor, k: Tensor, lengths: Sequence[Tensor]) -> launch.Sequences:
-    """Positions of each sequence's rows; int32 (batch,)."""
+    """Positions of each sequence's rows."""
     if q.dim() == 3:
         cu_q, cu_k = lengths
         return launch.Sequences(*(x for cu in (cu_q, cu_k) for x in (cu[:-1].contiguous(), cu[1:] - cu[:-1])))
     batch = q.shape[0]
+    if not lengths:
+        return launch.Sequences.whole(batch, q.shape[2], k.shape[2])
     begin = torch.zeros(batch, dtype=torch.int32, device=q.device)
-    if lengths:
-        return launch.Sequences(begin, lengths[0].contiguous(), begin, lengths[1].contiguous())
-    full = [torch.full((batch,), x.shape[2], dtype=torch.int32, device=q.device) for x in (q, k)]
-    return launch.Sequences(begin, full[0], begin, full[1])
+    return launch.Sequences(begin, lengths[0].contiguous(), begin, lengths[1].contiguous())
 
 
 def _rows_view(x: Tensor) -> Tensor:

@@ -62,6 +62,11 @@ def probabilities(q, k, blocks, sequence, scale, softcap):
     return torch.exp(scores - lse.masked_fill(lse == -float("inf"), 0.0)[..., None]), lse, slope
 
 
+def place(begin, length, b):
+    """(first row, rows) of a sequence."""
+    return (0, length) if begin is None else (int(begin[b]), int(length[b]))
+
+
 def sequences_of(x, sequences, b):
     """(batch entry of padded x, or x packed)."""
     return x[b] if x.dim() == 4 else x
@@ -72,8 +77,8 @@ def forward(
 ):  # fmt: skip
     """launch.forward."""
     for b in range(sequences.batch):
-        at_q, n_q = int(sequences.q_begin[b]), int(sequences.q_length[b])
-        at_k, n_k = int(sequences.k_begin[b]), int(sequences.k_length[b])
+        at_q, n_q = place(sequences.q_begin, sequences.q_length, b)
+        at_k, n_k = place(sequences.k_begin, sequences.k_length, b)
         rows_q = per_sequence(sequences_of(q, sequences, b), at_q, n_q)
         rows_k, rows_v = (per_sequence(sequences_of(x, sequences, b), at_k, n_k) for x in (k, v))
         group = len(rows_q) // len(rows_k)
@@ -91,8 +96,8 @@ def backward_pass(
     """lse_gradient.backward_pass."""
     assert blocks.backward is not None
     for b in range(sequences.batch):
-        at_q, n_q = int(sequences.q_begin[b]), int(sequences.q_length[b])
-        at_k, n_k = int(sequences.k_begin[b]), int(sequences.k_length[b])
+        at_q, n_q = place(sequences.q_begin, sequences.q_length, b)
+        at_k, n_k = place(sequences.k_begin, sequences.k_length, b)
         rows_q, rows_do = (per_sequence(sequences_of(x, sequences, b), at_q, n_q) for x in (q, do))
         rows_k, rows_v = (per_sequence(sequences_of(x, sequences, b), at_k, n_k) for x in (k, v))
         group = len(rows_q) // len(rows_k)

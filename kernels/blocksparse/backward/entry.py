@@ -10,7 +10,7 @@ from kernels.blocksparse.backward.dq_accumulator import Tiles
 from kernels.blocksparse.backward.kernel import BackwardKernel, Gradients
 from kernels.blocksparse.backward.softmax_gradient import LOG2_E, Factors
 from kernels.blocksparse.backward.tile_iterator import Counts, Lists, Order
-from kernels.blocksparse.common.arguments import block_list, entry, mask_of, operand
+from kernels.blocksparse.common.arguments import block_list, entry, mask_of, operand, sequences_of
 
 
 class Backward(BackwardKernel):
@@ -67,8 +67,8 @@ class Backward(BackwardKernel):
             self.operand(a, "do"),
             (a.lse2.align(16), a.delta.align(16)),
             Gradients(a.dq_sum.align(16), self.operand(a, "dk"), self.operand(a, "dv"), a.dkv_sum.align(16), key_tiles),
-            (a.q_begin, a.q_length),
-            (a.k_begin, a.k_length),
+            sequences_of(a, "q"),
+            sequences_of(a, "k"),
             lists,
             mask_of(a),
             order,

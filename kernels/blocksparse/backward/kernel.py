@@ -39,7 +39,7 @@ from kernels.blocksparse.backward.tiling import ENTRY_STAGES, MMA_REGISTERS, SEM
 from kernels.blocksparse.backward.warpgroups.mainloop_wgmma import mainloop_wgmma
 from kernels.blocksparse.backward.warpgroups.semaphore_warps import WARP, release_blocks, wait_for_blocks
 from kernels.blocksparse.common.layouts import tile_layout
-from kernels.blocksparse.common.list_reader import Operand, read, sequence
+from kernels.blocksparse.common.list_reader import Operand, Sequences, read, sequence
 from kernels.blocksparse.common.mask_words import Mask
 from kernels.blocksparse.common.tile_loads import TileCopy
 from kernels.blocksparse.spec.variant import (
@@ -101,8 +101,8 @@ class BackwardKernel:
         do: Operand,
         statistics: tuple[cute.Pointer, cute.Pointer],
         gradients: Gradients,
-        queries: tuple[cute.Pointer, cute.Pointer],
-        keys: tuple[cute.Pointer, cute.Pointer],
+        queries: Sequences,
+        keys: Sequences,
         lists: Lists,
         mask: Mask,
         order: Order,
@@ -114,8 +114,8 @@ class BackwardKernel:
         thread, _, _ = cute.arch.thread_idx()
         storage = self.shared_memory()
         batch, unit, n_block = take_place(self.variant.deterministic, order, counts, storage.sTileNumber, thread)
-        seq_q = sequence(queries[0], queries[1], batch)
-        seq_k = sequence(keys[0], keys[1], batch)
+        seq_q = sequence(queries, batch)
+        seq_k = sequence(keys, batch)
         first_key = n_block * self.variant.tile_n
         if first_key < seq_k.length:
             row, head_kv = Int64(seq_k.begin) + first_key, unit // counts.group_split

@@ -17,9 +17,9 @@ from kernels.blocksparse.backward.dq_accumulator import Tiles, dq_product, read_
 from kernels.blocksparse.backward.gemms import share, store_float32
 from kernels.blocksparse.backward.load import store_rows
 from kernels.blocksparse.backward.tiling import THREADS, choose_tiling
-from kernels.blocksparse.common.arguments import entry, operand
+from kernels.blocksparse.common.arguments import entry, operand, sequences_of
 from kernels.blocksparse.common.layouts import tile_layout
-from kernels.blocksparse.common.list_reader import Operand, sequence
+from kernels.blocksparse.common.list_reader import Operand, Sequences, sequence
 from kernels.blocksparse.common.tile_loads import TileCopy
 from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant
 
@@ -56,8 +56,8 @@ class Postprocess:
             (operand(a, "dk"), operand(a, "dv")),
             a.dq_sum.align(16),
             a.dkv_sum.align(16),
-            (a.q_begin, a.q_length),
-            (a.k_begin, a.k_length),
+            sequences_of(a, "q"),
+            sequences_of(a, "k"),
             (a.heads_q, a.m_blocks, Tiles(a.tiles_stride_batch, a.tiles_total)),
             (a.heads_kv, a.n_blocks, Tiles(a.key_tiles_stride_batch, a.key_tiles_total)),
             of_queries,
@@ -73,8 +73,8 @@ class Postprocess:
         mdKV: tuple[Operand, Operand],
         dq_sum: cute.Pointer,
         dkv_sum: cute.Pointer,
-        queries: tuple[cute.Pointer, cute.Pointer],
-        keys: tuple[cute.Pointer, cute.Pointer],
+        queries: Sequences,
+        keys: Sequences,
         sizes_q: tuple[Int32, Int32, Tiles],
         sizes_k: tuple[Int32, Int32, Tiles],
         of_queries: Int32,
@@ -101,7 +101,7 @@ class Postprocess:
         """One tile of dQ. sizes: (heads_q, m_blocks, tiles)."""
         tiling, (heads, m_blocks, tiles) = self.tiling, sizes
         m_block, head, batch = cta % m_blocks, cta // m_blocks % heads, cta // m_blocks // heads
-        seq_q = sequence(queries[0], queries[1], batch)
+        seq_q = sequence(queries, batch)
         tile = tile_number(tiles, batch, head, seq_q.begin, tiling.tile_m) + m_block
         mma = dq_product(tiling, self.dtype).tiled_mma()
         for step in cutlass.range_constexpr(tiling.steps):
@@ -121,7 +121,7 @@ class Postprocess:
         """One tile of dK and dV. sizes: (heads_kv, n_blocks, tiles)."""
         tiling, (heads, n_blocks, tiles) = self.tiling, sizes
         n_block, head, batch = cta % n_blocks, cta // n_blocks % heads, cta // n_blocks // heads
-        seq_k = sequence(keys[0], keys[1], batch)
+        seq_k = sequence(keys, batch)
         first_row = n_block * tiling.tile_n
         mma = keys_product(tiling, self.dtype).tiled_mma()
         if first_row < seq_k.length:

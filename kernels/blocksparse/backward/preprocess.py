@@ -14,8 +14,8 @@ from cuda.bindings import driver
 from cutlass import Float32, Int32, Int64, cute
 
 from kernels.blocksparse.backward import dq_accumulator
-from kernels.blocksparse.common.arguments import entry, operand
-from kernels.blocksparse.common.list_reader import Operand, Sequence, read, sequence
+from kernels.blocksparse.common.arguments import entry, operand, sequences_of
+from kernels.blocksparse.common.list_reader import Operand, Sequence, Sequences, read, sequence
 from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant
 
 THREADS = 256
@@ -56,7 +56,7 @@ class Preprocess:
             (a.lse, a.lse_stride_batch, a.lse_stride_head),
             (a.lse2, a.delta),
             a.dq_sum.align(16),
-            (a.q_begin, a.q_length),
+            sequences_of(a, "q"),
             a.tile_counter,
             a.semaphores,
             a.heads_q,
@@ -73,7 +73,7 @@ class Preprocess:
         lse: tuple[cute.Pointer, Int64, Int64],
         statistics: tuple[cute.Pointer, cute.Pointer],
         dq_sum: cute.Pointer,
-        queries: tuple[cute.Pointer, cute.Pointer],
+        queries: Sequences,
         tile_counter: cute.Pointer,
         semaphores: cute.Pointer,
         heads_q: Int32,
@@ -89,7 +89,7 @@ class Preprocess:
                 self.clear(semaphores + cta)
             if cta == 0:
                 write(tile_counter, Int32(0), Int32(0))
-        seq_q = sequence(queries[0], queries[1], batch)
+        seq_q = sequence(queries, batch)
         first_row = m_block * self.variant.tile_m
         if first_row < seq_q.length:
             tile = dq_accumulator.tile_number(tiles, batch, head, seq_q.begin, self.variant.tile_m) + m_block

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from cuda.bindings import driver
 from cutlass import Float32, Int32, Int64, cute
 
-from kernels.blocksparse.common.list_reader import BlockList, Operand
+from kernels.blocksparse.common.list_reader import BlockList, Operand, Sequences
 from kernels.blocksparse.common.mask_words import Mask
 from kernels.blocksparse.spec.signature import ARGUMENTS
 
@@ -51,6 +51,11 @@ def block_list(arguments, name: str) -> BlockList:
     """The partial or the full block list."""
     parts = ("count", "begin", "index", "stride_batch", "stride_head")
     return BlockList(*(getattr(arguments, f"{name}_{part}") for part in parts))
+
+
+def sequences_of(arguments, name: str) -> Sequences:
+    """Where the rows of q or of k lie."""
+    return Sequences(*(getattr(arguments, each) for each in (f"{name}_begin", f"{name}_length", f"{name}_rows")))
 
 
 def mask_of(arguments) -> Mask:

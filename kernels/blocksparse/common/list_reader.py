@@ -47,9 +47,21 @@ class Sequence(NamedTuple):
     length: Int32
 
 
-def sequence(begin: cute.Pointer, length: cute.Pointer, batch: Int32) -> Sequence:
-    """The sequence of this batch, from int32 arrays of starts and lengths."""
-    return Sequence(read(begin, batch), read(length, batch))
+class Sequences(NamedTuple):
+    """The rows of all batches: int32 arrays of starts and lengths; or without arrays (null), `rows` of each batch."""
+
+    begin: cute.Pointer
+    length: cute.Pointer
+    rows: Int32
+
+
+@cute.jit
+def sequence(sequences: Sequences, batch: Int32) -> Sequence:
+    """The sequence of this batch."""
+    begin, length = Int32(0), sequences.rows
+    if sequences.begin.toint() != 0:
+        begin, length = read(sequences.begin, batch), read(sequences.length, batch)
+    return Sequence(begin, length)
 
 
 def read(pointer: cute.Pointer, at: Int32 | Int64):

@@ -30,9 +30,9 @@ from cutlass.memory import SmemAllocator
 from kernels.blocksparse.backward import dq_accumulator, softmax_gradient
 from kernels.blocksparse.backward.gemms import store_float32
 from kernels.blocksparse.backward.softmax_gradient import LOG2_E, Factors
-from kernels.blocksparse.common.arguments import block_list, entry, mask_of, operand
+from kernels.blocksparse.common.arguments import block_list, entry, mask_of, operand, sequences_of
 from kernels.blocksparse.common.buffers import Buffers, initialise, release, wait_full
-from kernels.blocksparse.common.list_reader import BlockList, Operand, read
+from kernels.blocksparse.common.list_reader import BlockList, Operand, Sequences, read
 from kernels.blocksparse.common.mask_words import Mask
 from kernels.blocksparse.common.tile_loads import TileCopy
 from kernels.blocksparse.dq_by_queries import mainloop
@@ -95,8 +95,8 @@ class DQByQueries:
             operand(a, "do"),
             operand(a, "dq"),
             Rows(a.lse2, a.delta, dq_accumulator.Tiles(a.tiles_stride_batch, a.tiles_total)),
-            (a.q_begin, a.q_length),
-            (a.k_begin, a.k_length),
+            sequences_of(a, "q"),
+            sequences_of(a, "k"),
             (block_list(a, "partial"), block_list(a, "full")),
             mask_of(a),
             (a.batch, a.heads_q, a.heads_kv, a.m_blocks),
@@ -120,8 +120,8 @@ class DQByQueries:
         do: Operand,
         dq: Operand,
         rows: Rows,
-        queries: tuple[cute.Pointer, cute.Pointer],
-        keys: tuple[cute.Pointer, cute.Pointer],
+        queries: Sequences,
+        keys: Sequences,
         lists: tuple[BlockList, BlockList],
         mask: Mask,
         shape: tuple[Int32, Int32, Int32, Int32],

@@ -14,8 +14,16 @@ from cutlass import Float32, Int32, Int64, cute
 from cutlass.memory import SmemAllocator
 
 from kernels.blocksparse.common import layouts, mma
-from kernels.blocksparse.common.arguments import block_list, entry, mask_of, operand
-from kernels.blocksparse.common.list_reader import BlockList, Operand, Sequence, read, sequence, tile_iterator_of
+from kernels.blocksparse.common.arguments import block_list, entry, mask_of, operand, sequences_of
+from kernels.blocksparse.common.list_reader import (
+    BlockList,
+    Operand,
+    Sequence,
+    Sequences,
+    read,
+    sequence,
+    tile_iterator_of,
+)
 from kernels.blocksparse.common.mask_words import Mask, MaskRows
 from kernels.blocksparse.common.tile_loads import TileCopy
 from kernels.blocksparse.forward import mainloop
@@ -79,8 +87,8 @@ class Forward:
             self.operand(a, "o"),
             a.lse,
             (a.lse_stride_batch, a.lse_stride_head),
-            (a.q_begin, a.q_length),
-            (a.k_begin, a.k_length),
+            sequences_of(a, "q"),
+            sequences_of(a, "k"),
             (block_list(a, "partial"), block_list(a, "full")),
             mask_of(a),
             (a.batch, a.heads_q, a.heads_kv, a.m_blocks),
@@ -111,8 +119,8 @@ class Forward:
         o: Operand,
         lse: cute.Pointer,
         lse_strides: tuple[Int64, Int64],
-        queries: tuple[cute.Pointer, cute.Pointer],
-        keys: tuple[cute.Pointer, cute.Pointer],
+        queries: Sequences,
+        keys: Sequences,
         lists: tuple[BlockList, BlockList],
         mask: Mask,
         shape: tuple[Int32, Int32, Int32, Int32],
@@ -126,8 +134,8 @@ class Forward:
         cta, _, _ = cute.arch.block_idx()
         batch, head, m_block = place_of(cta, shape, order)
         tile_iterator = tile_iterator_of(lists, (batch, head, m_block))
-        seq_q = sequence(queries[0], queries[1], batch)
-        seq_k = sequence(keys[0], keys[1], batch)
+        seq_q = sequence(queries, batch)
+        seq_k = sequence(keys, batch)
         first_row = m_block * self.variant.tile_m
         storage = self.shared_memory()
         if first_row < seq_q.length:

@@ -21,7 +21,7 @@ from cutlass import Int32, Int64, cute
 
 from kernels.blocksparse.common import buffers
 from kernels.blocksparse.common.buffers import Buffers
-from kernels.blocksparse.common.list_reader import BlockList, Sequence, TileIterator, read, sequence
+from kernels.blocksparse.common.list_reader import BlockList, Sequence, TileIterator, sequence
 from kernels.blocksparse.common.tile_counter import take_tile_number
 from kernels.blocksparse.forward.kernel import place_of
 
@@ -72,12 +72,12 @@ def announce(
     batch, head, m_block, length = Int32(-1), Int32(0), Int32(0), Int32(0)
     if number < tiles:
         batch, head, m_block = place_of(number, shape, order)
-        length = read(queries[1], batch)
+        length = sequence(queries, batch).length
     while (number < tiles) & (m_block * tile_m >= length):
         number, batch = next_number(resident, tile_counter, tiles), Int32(-1)
         if number < tiles:
             batch, head, m_block = place_of(number, shape, order)
-            length = read(queries[1], batch)
+            length = sequence(queries, batch).length
     slot, ints, longs = count % TILE_STAGES, tile_pipeline.ints, tile_pipeline.longs
     buffers.wait_empty(tile_pipeline.barriers, count)
     seq_q, seq_k = Sequence(Int32(0), Int32(0)), Sequence(Int32(0), Int32(0))
@@ -85,7 +85,7 @@ def announce(
     if batch >= 0:
         n_partial, first = lists[0].row(batch, head, m_block)
         n_full, first_full = lists[1].row(batch, head, m_block)
-        seq_q, seq_k = sequence(queries[0], queries[1], batch), sequence(keys[0], keys[1], batch)
+        seq_q, seq_k = sequence(queries, batch), sequence(keys, batch)
     values = (batch, head, m_block, *seq_q, *seq_k, n_partial, n_partial + n_full)
     for i in cutlass.range_constexpr(INTS):
         ints[i, slot] = values[i]

@@ -30,6 +30,7 @@ from kernels.blocksparse.launch.forward import (
     operand_values,
     order_values,
     position_values,
+    rows_values,
     sequence_values,
 )
 from kernels.blocksparse.lists.lpt import even_share
@@ -394,8 +395,7 @@ def backward_launches(
             **workspace.statistics,
             **workspace.dq,
             **workspace.counters,
-            "q_begin": sequences.q_begin,
-            "q_length": sequences.q_length,
+            **rows_values("q", sequences.q_begin, sequences.q_length),
             **sizes,
         }
         launches.append((pre, before))

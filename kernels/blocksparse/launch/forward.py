@@ -42,20 +42,29 @@ Values = dict[str, Value]  # of one launch, by the names of spec/signature.py
 
 @dataclass(frozen=True, eq=False)
 class Sequences:
-    """Positions of each sequence's rows: int32 (batch,), on the device.
+    """Positions of each sequence's rows: int32 (batch,), on the device; or of `whole` batch entries, without tensors.
 
-    q_begin, k_begin    rows before the sequence, from the start of its batch entry: cu_seqlens[:-1] if packed, else 0
-    q_length, k_length  its rows
+    q_begin, k_begin    rows before the sequence, from the start of its batch entry: cu_seqlens[:-1] if packed, else 0;
+                        None: 0 for all
+    q_length, k_length  its rows; an int where begin is None
+    entries             sequences, where no tensor says so
     """
 
-    q_begin: Tensor
-    q_length: Tensor
-    k_begin: Tensor
-    k_length: Tensor
+    q_begin: Tensor | None
+    q_length: Tensor | int
+    k_begin: Tensor | None
+    k_length: Tensor | int
+    entries: int = 0
+
+    @classmethod
+    def whole(cls, batch: int, len_q: int, len_k: int) -> Sequences:
+        """Sequences that have all rows of their batch entries: no tensor is made, no kernel runs."""
+        return cls(None, len_q, None, len_k, batch)
 
     @property
     def batch(self) -> int:
-        return self.q_begin.numel()
+        """How many sequences there are."""
+        return self.entries if self.q_begin is None else self.q_begin.numel()
 
 
 def fits(x: Tensor) -> bool:
@@ -243,13 +252,18 @@ def order_values(blocks: BlockSparse, k: Tensor, batch: int, heads_q: int) -> Va
     }
 
 
+def rows_values(name: str, begin: Tensor | None, length: Tensor | int) -> Values:
+    """Values that say where the rows of q or of k are: `Sequences` of common/list_reader.py."""
+    if begin is None:
+        return {f"{name}_begin": 0, f"{name}_length": 0, f"{name}_rows": length}
+    return {f"{name}_begin": begin, f"{name}_length": length, f"{name}_rows": 0}
+
+
 def sequence_values(sequences: Sequences) -> Values:
     """Values that say where the sequences of queries and of keys are."""
     return {
-        "q_begin": sequences.q_begin,
-        "q_length": sequences.q_length,
-        "k_begin": sequences.k_begin,
-        "k_length": sequences.k_length,
+        **rows_values("q", sequences.q_begin, sequences.q_length),
+        **rows_values("k", sequences.k_begin, sequences.k_length),
     }
 
 

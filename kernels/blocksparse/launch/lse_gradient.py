@@ -71,6 +71,7 @@ def subtract(grad_lse: Tensor, workspace: Workspace, sequences: Sequences, block
         delta = delta.view(heads_q, sequences.batch, stride_batch * blocks.tile_m)[:, :, : grad_lse.shape[2]]
         delta -= grad_lse.transpose(0, 1)
         return
+    assert sequences.q_begin is not None  # packed ones have tensors
     row = torch.arange(grad_lse.shape[1], device=grad_lse.device)
     ends = (sequences.q_begin + sequences.q_length).to(torch.int64)
     batch = torch.searchsorted(ends, row, right=True).clamp_(max=sequences.batch - 1)

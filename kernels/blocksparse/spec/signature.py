@@ -24,7 +24,7 @@ def _named(kind: str, names: str) -> Signature:
     return tuple((name, kind) for name in names.split())
 
 
-_SEQUENCES = _named("*int32", "q_begin q_length k_begin k_length")
+_SEQUENCES = (*_named("*int32", "q_begin q_length k_begin k_length"), *_named("int32", "q_rows k_rows"))
 
 
 def _lists() -> Signature:
@@ -64,7 +64,7 @@ FORWARD: Signature = (
     *_named("float32", "scale cap"),
 )
 
-_ROWS = _named("*int32", "q_begin q_length")
+_ROWS = (*_named("*int32", "q_begin q_length"), ("q_rows", "int32"))
 
 PREPROCESS: Signature = (
     *_named(DATA, "o do"),

@@ -95,8 +95,7 @@ def _whole_length(variant: Variant, given: Named) -> Named:
     if variant.kind != "backward" or not isinstance(k, Tensor) or k.dim() != 4:
         return {}
     length = given["k_length"]
-    assert isinstance(length, Tensor)
-    return {"k_length": torch.full_like(length, k.shape[1])}
+    return {"k_length": torch.full_like(length, k.shape[1])} if isinstance(length, Tensor) else {}
 
 
 _values(

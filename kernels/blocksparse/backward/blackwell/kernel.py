@@ -38,7 +38,7 @@ from kernels.blocksparse.backward.tile_iterator import Counts, Lists, Order, tak
 from kernels.blocksparse.backward.tiling import ENTRY_STAGES
 from kernels.blocksparse.common import tcgen05, tma_loads
 from kernels.blocksparse.common.arguments import operand
-from kernels.blocksparse.common.list_reader import Operand, read, sequence
+from kernels.blocksparse.common.list_reader import Operand, Sequences, read, sequence
 from kernels.blocksparse.common.mask_words import Mask
 from kernels.blocksparse.common.tile_loads import TileCopy
 from kernels.blocksparse.common.tma_loads import BulkOperand, bulk_operand
@@ -90,8 +90,8 @@ class BlackwellBackward(Backward):
         do: Operand | BulkOperand,
         statistics: tuple[cute.Pointer, cute.Pointer],
         gradients: Gradients,
-        queries: tuple[cute.Pointer, cute.Pointer],
-        keys: tuple[cute.Pointer, cute.Pointer],
+        queries: Sequences,
+        keys: Sequences,
         lists: Lists,
         mask: Mask,
         order: Order,
@@ -104,8 +104,8 @@ class BlackwellBackward(Backward):
         thread, _, _ = cute.arch.thread_idx()
         storage = self.shared_memory()
         batch, unit, n_block = take_place(variant.deterministic, order, counts, storage.sTileNumber, thread)
-        seq_q = sequence(queries[0], queries[1], batch)
-        seq_k = sequence(keys[0], keys[1], batch)
+        seq_q = sequence(queries, batch)
+        seq_k = sequence(keys, batch)
         first_key = n_block * tuning.tile_n
         if first_key < seq_k.length:
             row, head_kv = Int64(seq_k.begin) + first_key, unit // counts.group_split

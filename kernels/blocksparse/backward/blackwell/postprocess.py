@@ -27,7 +27,7 @@ class BlackwellPostprocess(Postprocess):
         """One tile of dQ. sizes: (heads_q, m_blocks, tiles)."""
         tiling, (heads, m_blocks, tiles) = self.tiling, sizes
         m_block, head, batch = cta % m_blocks, cta // m_blocks % heads, cta // m_blocks // heads
-        seq_q = sequence(queries[0], queries[1], batch)
+        seq_q = sequence(queries, batch)
         first_row = m_block * tiling.tile_m
         if first_row < seq_q.length:
             tile = tile_number(tiles, batch, head, seq_q.begin, tiling.tile_m) + m_block
@@ -42,7 +42,7 @@ class BlackwellPostprocess(Postprocess):
         """One tile of dK and dV. sizes: (heads_kv, n_blocks, tiles)."""
         tiling, (heads, n_blocks, tiles) = self.tiling, sizes
         n_block, head, batch = cta % n_blocks, cta // n_blocks % heads, cta // n_blocks // heads
-        seq_k = sequence(keys[0], keys[1], batch)
+        seq_k = sequence(keys, batch)
         first_row = n_block * tiling.tile_n
         if first_row < seq_k.length:
             tile = tile_number(tiles, batch, head * group_split, seq_k.begin, tiling.tile_n) + n_block

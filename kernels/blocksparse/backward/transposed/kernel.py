@@ -39,7 +39,7 @@ from kernels.blocksparse.backward.wgmma import (
 )
 from kernels.blocksparse.common.arguments import operand as argument_operand
 from kernels.blocksparse.common.bulk import BulkOperand, bulk_operand
-from kernels.blocksparse.common.list_reader import Operand, read, sequence
+from kernels.blocksparse.common.list_reader import Operand, Sequences, read, sequence
 from kernels.blocksparse.common.mask_words import Mask
 from kernels.blocksparse.common.tile_loads import TileCopy
 
@@ -71,8 +71,8 @@ class TransposedBackward(Backward):
         do,
         statistics: tuple[cute.Pointer, cute.Pointer],
         gradients: Gradients,
-        queries: tuple[cute.Pointer, cute.Pointer],
-        keys: tuple[cute.Pointer, cute.Pointer],
+        queries: Sequences,
+        keys: Sequences,
         lists: Lists,
         mask: Mask,
         order: Order,
@@ -85,8 +85,8 @@ class TransposedBackward(Backward):
         thread, _, _ = cute.arch.thread_idx()
         storage = self.shared_memory()
         batch, unit, n_block = take_place(variant.deterministic, order, counts, storage.sTileNumber, thread)
-        seq_q = sequence(queries[0], queries[1], batch)
-        seq_k = sequence(keys[0], keys[1], batch)
+        seq_q = sequence(queries, batch)
+        seq_k = sequence(keys, batch)
         first_key = n_block * tiling.tile_n
         if first_key < seq_k.length:
             row, head_kv = Int64(seq_k.begin) + first_key, unit // counts.group_split

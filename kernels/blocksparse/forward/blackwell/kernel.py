@@ -34,7 +34,7 @@ from kernels.blocksparse.common import buffers as mbarriers
 from kernels.blocksparse.common import tcgen05, tma_loads, tma_stores
 from kernels.blocksparse.common.arguments import operand
 from kernels.blocksparse.common.buffers import Buffers
-from kernels.blocksparse.common.list_reader import BlockList, Operand
+from kernels.blocksparse.common.list_reader import BlockList, Operand, Sequences
 from kernels.blocksparse.common.mask_words import Mask
 from kernels.blocksparse.common.tile_loads import TileCopy
 from kernels.blocksparse.common.tma_loads import BulkOperand, TileLoads
@@ -98,8 +98,8 @@ class BlackwellForward(Forward):
         o: Operand | BulkOperand,
         lse: cute.Pointer,
         lse_strides: tuple[Int64, Int64],
-        queries: tuple[cute.Pointer, cute.Pointer],
-        keys: tuple[cute.Pointer, cute.Pointer],
+        queries: Sequences,
+        keys: Sequences,
         lists: tuple[BlockList, BlockList],
         mask: Mask,
         shape: tuple[Int32, Int32, Int32, Int32],

@@ -15,7 +15,7 @@ from cutlass.memory import SmemAllocator
 from kernels.blocksparse.common import buffers, layouts, tma_loads
 from kernels.blocksparse.common.arguments import operand
 from kernels.blocksparse.common.buffers import Buffers
-from kernels.blocksparse.common.list_reader import BlockList, Operand, read
+from kernels.blocksparse.common.list_reader import BlockList, Operand, Sequences, read
 from kernels.blocksparse.common.mask_words import Mask
 from kernels.blocksparse.common.tile_loads import TileCopy
 from kernels.blocksparse.common.tma_loads import BulkOperand, TileLoads
@@ -79,8 +79,8 @@ class HopperForward(Forward):
         o: Operand,
         lse: cute.Pointer,
         lse_strides: tuple[Int64, Int64],
-        queries: tuple[cute.Pointer, cute.Pointer],
-        keys: tuple[cute.Pointer, cute.Pointer],
+        queries: Sequences,
+        keys: Sequences,
         lists: tuple[BlockList, BlockList],
         mask: Mask,
         shape: tuple[Int32, Int32, Int32, Int32],
