@@ -152,10 +152,9 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     """The tiling of a backward or postprocess variant on an arch such as "sm_90a".
 
     `variant.tuning` may set step_m, stages, stages_ds and wide_stores (0 or 1). By wgmma it may also set transposed: 0
-    asks for the straight loop where tiles have 128 keys; runs: 0 asks for steps of 64 queries alone; and by_gradient: 1
-    asks, at dim 256, for the loop of by_gradient/kernel.py. With the straight loop it may set stages_p (1 or 2), for
-    tiles of 64 keys, and, with ordered adds, releaser (0 or 1), for a warp that releases the semaphores. By mma.sync
-    it may set the m warps of each product: warps_s, warps_dkv, warps_dq.
+    asks for the straight loop where tiles have 128 keys; and runs: 0 asks for steps of 64 queries alone. With the
+    straight loop it may set stages_p (1 or 2), for tiles of 64 keys, and, with ordered adds, releaser (0 or 1), for a
+    warp that releases the semaphores. By mma.sync it may set the m warps of each product: warps_s, warps_dkv, warps_dq.
     Raises ValueError for a tiling that does not fit (registers and shared memory: NOTE [large dims]; warps; wgmma) and
     for unknown names.
     """
@@ -168,17 +167,17 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     if unknown := sorted(
         set(overrides)
         - {"step_m", "stages", "stages_ds", "stages_p", "wide_stores", "releaser", "warps_s", "warps_dkv", "warps_dq"}
-        - {"transposed", "step_groups", "runs", "by_gradient"}
+        - {"transposed", "step_groups", "runs"}
     ):
         raise ValueError(f"variant.tuning has {unknown}, which the backward kernel does not know")
     wgmma = variant.products == "wgmma"
-    if overrides.get("by_gradient"):
-        return _by_gradient(variant, arch, overrides)
     if wgmma and (arch != "sm_90a" or backward_products("wgmma", tile_n, dim) != "wgmma"):
         raise ValueError(
             f"variant.products is 'wgmma': the backward kernel needs sm_90a, dim 64 or 128 and tile_n 128, or dim 128 "
-            f"and tile_n 64 for it, got {arch}, {dim} and {tile_n}"
+            f"or 256 and tile_n 64 for it, got {arch}, {dim} and {tile_n}"
         )
+    if wgmma and dim > LARGEST_DIM[128]:
+        return _by_gradient(variant, overrides)
     if overrides.get("transposed", int(wgmma and tile_n == 128 and not variant.separate_dq)):
         return _transposed(variant, overrides)
     if overrides.get("step_groups", default_step_groups(variant)):
@@ -259,17 +258,15 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
     )
 
 
-def _by_gradient(variant: Variant, arch: str, overrides: dict[str, int]) -> Tiling:
+def _by_gradient(variant: Variant, overrides: dict[str, int]) -> Tiling:
     """The tiling of Hopper's loop whose warpgroups have a gradient each: steps of 64 queries, two stages of Q and one
     of dO, which is read earlier. Postprocess reads dQ, dK and dV as if each warpgroup had half of their columns."""
-    chosen = {"by_gradient": 1, "step_m": 64, "stages": 1, "stages_ds": 1, "wide_stores": 1}
+    chosen = {"step_m": 64, "stages": 1, "stages_ds": 1, "wide_stores": 1}
     wrong = {name: value for name, value in overrides.items() if chosen.get(name) != value}
-    fits = (variant.products, variant.tile_n, variant.dim_padded) == ("wgmma", 64, 256)
-    if not fits or arch != "sm_90a" or variant.separate_dq or wrong:
+    if variant.separate_dq or wrong:
         raise ValueError(
-            f"variant.tuning has by_gradient: it needs sm_90a, products 'wgmma', tile_n 64, head dim 256, no separate "
-            f"dQ and of {chosen} no other values, got {arch}, {variant.products!r}, {variant.tile_n}, "
-            f"{variant.dim_padded} and {overrides}"
+            f"variant.products is 'wgmma' at head dim {variant.dim_padded}: there is no separate dQ, and tuning has no "
+            f"other values than {chosen}, got {overrides}"
         )
     halves = (4, 2)
     return Tiling(

@@ -235,8 +235,7 @@ def _variants(
 ) -> tuple[Variant, ...]:
     name, padded = str(dtype).removeprefix("torch."), padded_dim(dim)
     products = "mma" if float32 and products == "tcgen05" else products
-    if not (products == "wgmma" and dict(tuning).get("by_gradient")):  # what it needs, its tiling says
-        products = backward_products(products, tiles[1], padded, tiles[0])
+    products = backward_products(products, tiles[1], padded, tiles[0])
     of_dq = tuple((key.removeprefix("dq_"), value) for key, value in tuning if key.startswith("dq_"))
     tuning = tuple((key, value) for key, value in tuning if not key.startswith("dq_"))
     before = Variant("preprocess", name, padded, tile_m=tiles[0], separate_dq=separate_dq)

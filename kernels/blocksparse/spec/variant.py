@@ -147,17 +147,18 @@ def forward_products(arch: str, tile_m: int) -> str:
 
 def backward_products(products: str, tile_n: int, dim_padded: int, tile_m: int = 128) -> str:
     """The products of the backward kernel for those requested: wgmma for tiles of 128 keys at dims 64 and 128, and of
-    64 keys at dim 128; tcgen05 for tiles of 128 queries and 128 keys at these dims; mma for all others."""
+    64 keys at dims 128 and 256; tcgen05 for tiles of 128 queries and 128 keys at dims 64 and 128; mma for all others."""
     if products == "tcgen05":
         there = (tile_m, tile_n) == (128, 128) and dim_padded in (64, 128)
     else:
-        there = dim_padded in ((64, 128) if tile_n == 128 else (128,))
+        there = dim_padded in ((64, 128) if tile_n == 128 else (128, 256))
     return products if there else "mma"
 
 
 def has_separate_dq(products: str, tile_m: int, tile_n: int, dim_padded: int) -> bool:
-    """True where dQ can be the dq kernel's: tiles of 128 queries, and a backward kernel by wgmma."""
-    return products == "wgmma" and tile_m == 128 and backward_products(products, tile_n, dim_padded, tile_m) == "wgmma"
+    """True where dQ can be the dq kernel's: tiles of 128 queries, and a backward kernel by wgmma up to dim 128."""
+    there = products == "wgmma" and tile_m == 128 and dim_padded <= LARGEST_DIM[128]
+    return there and backward_products(products, tile_n, dim_padded, tile_m) == "wgmma"
 
 
 def arch_for_products(products: str, arch: str) -> str:

@@ -35,7 +35,7 @@ REGISTERS = (32, 240, 232)
 
 
 class GradientGroups(TransposedBackward):
-    """The backward kernel of one variant whose tuning has `by_gradient`."""
+    """The backward kernel of one variant whose tiling has `by_gradient`."""
 
     write = KeyGradients.write
 

@@ -1,5 +1,5 @@
 """Hopper's backward kernel at head dim 256 whose warpgroups have a gradient each: what it is built from, what it
-computes on the emulated GPU with all of its checks, what planted bugs do, and that nothing takes it by default."""
+computes on the emulated GPU with all of its checks, what planted bugs do, and that it is the default there."""
 
 from __future__ import annotations
 
@@ -29,14 +29,13 @@ from kernels.blocksparse.spec.variant import MASKS, NO_INJECTION, OF_PREPROCESS,
 from kernels.mutants.blocksparse.table import MUTANTS
 
 ARCH = "sm_90a"
-TUNING = (("by_gradient", 1),)
-SHAPE: dict[str, Any] = {"dim": 256, "tile_m": 128, "tile_n": 64, "products": "wgmma", "tuning": TUNING}
+SHAPE: dict[str, Any] = {"dim": 256, "tile_m": 128, "tile_n": 64, "products": "wgmma"}
 SCHEDULES = ["in_order", "random", "oldest_last", "greedy"]
 FINISHED = ("finished", [])
 
 
 def variant(mask: str = "none") -> Variant:
-    return Variant("backward", "bfloat16", 256, 128, 64, mask, products="wgmma", tuning=TUNING)
+    return Variant("backward", "bfloat16", 256, 128, 64, mask, products="wgmma")
 
 
 def run(spec: Spec, injection: Injection = NO_INJECTION, **emulated: Any) -> Any:
@@ -171,32 +170,22 @@ def test_it_fits_an_sm(tile_m):
     assert sum(REGISTERS) * 128 <= 65536 and sum(REGISTERS) <= 3 * (65536 // 384 // 8 * 8)
 
 
-REFUSED: list[dict[str, Any]] = [
-    {"tile_n": 128},
-    {"dim_padded": 128},
-    {"products": "mma"},
-    {"separate_dq": True},
-    {"tuning": (("by_gradient", 1), ("stages", 2))},
-]
+REFUSED: list[dict[str, Any]] = [{"separate_dq": True}, {"tuning": (("stages", 2),)}]
 
 
 @pytest.mark.parametrize("fields", REFUSED)
 def test_other_variants_are_refused(fields):
-    with pytest.raises(ValueError, match=r"^variant\.tuning has by_gradient"):
+    with pytest.raises(ValueError, match=r"^variant\.products is 'wgmma' at head dim 256"):
         choose_tiling(replace(variant(), **fields), ARCH)
-    with pytest.raises(ValueError, match=r"^variant\.tuning has by_gradient"):
+    with pytest.raises(ValueError, match=r"^variant\.products is 'wgmma': the backward kernel needs"):
         choose_tiling(variant(), "sm_80")
     with pytest.raises(ValueError, match="no injection point"):
         build(variant(), ARCH, Injection("other", {"release_nothing": print}))
 
 
-def test_it_is_taken_where_it_is_asked_for_alone():
-    problem = make(of((10,), (10,)))
-    q, blocks = problem.operands["q"], problem.blocks
-    plain = backward_variants(q, blocks, products="wgmma")
-    asked = backward_variants(q, blocks, products="wgmma", tuning=TUNING)
-    assert [v.products for v in plain] == ["mma"] * 3
-    assert [(v.kind, v.products, v.tuning) for v in asked[1:]] == [
-        ("backward", "wgmma", TUNING),
-        ("postprocess", "wgmma", TUNING),
-    ]
+@pytest.mark.parametrize(("dim", "products"), [(192, "mma"), (200, "wgmma"), (256, "wgmma")])
+def test_it_is_the_default_of_hopper_from_head_dim_200_on(dim, products):
+    problem = make(of((10,), (10,), dim=dim))
+    variants = backward_variants(problem.operands["q"], problem.blocks, products="wgmma")
+    assert [v.products for v in variants] == ["mma", products, products]
+    assert choose_tiling(variants[1], ARCH).by_gradient == (products == "wgmma")
