@@ -19,6 +19,7 @@ from kernels.blocksparse.common.list_reader import Operand, Sequence, Sequences,
 from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant
 
 THREADS = 256
+AT_ONCE = 4  # rows that a thread has loads under way for
 LOG2_E = math.log2(math.e)
 
 
@@ -93,11 +94,11 @@ class Preprocess:
         first_row = m_block * self.variant.tile_m
         if first_row < seq_q.length:
             tile = dq_accumulator.tile_number(tiles, batch, head, seq_q.begin, self.variant.tile_m) + m_block
+            lse_row = lse[0] + (batch * lse[1] + head * lse[2] + seq_q.begin + first_row)
+            self.rows(o, do, lse_row, statistics, (batch, head, tile), seq_q, first_row, dim, thread)
             if cutlass.const_expr(not self.variant.separate_dq):
                 size = self.variant.tile_m * self.variant.dim_padded
                 self.zero(dq_sum + tile * size, thread, size)
-            lse_row = lse[0] + (batch * lse[1] + head * lse[2] + seq_q.begin + first_row)
-            self.rows(o, do, lse_row, statistics, (batch, head, tile), seq_q, first_row, dim, thread)
 
     @cute.jit
     def rows(
@@ -112,35 +113,42 @@ class Preprocess:
         dim: Int32,
         thread: Int32,
     ) -> None:
-        """The statistics of one tile of queries. place: (batch, head, number of the tile)."""
+        """The statistics of one tile of queries. place: (batch, head, number of the tile). A thread loads what it has of
+        AT_ONCE rows before it adds any up, so that it waits once for all."""
         batch, head, tile = place
         column = thread % self.per_row * 8
         rows_left = seq_q.length - first_row
         rows_at_once = THREADS // self.per_row
-        for first in cutlass.range_constexpr(0, self.variant.tile_m, rows_at_once):
-            row = first + thread // self.per_row
-            total, value = Float32(0.0), Float32.inf
-            if row < rows_left:
-                if column < dim:
+        for first in cutlass.range_constexpr(0, self.variant.tile_m, rows_at_once * AT_ONCE):
+            count = cutlass.const_expr(min(AT_ONCE, (self.variant.tile_m - first) // rows_at_once))
+            rO, rdO = (cute.make_rmem_tensor((8, count), self.dtype) for _ in range(2))
+            rLSE = cute.make_rmem_tensor(count, Float32)
+            rO.fill(self.dtype(0.0))
+            rdO.fill(self.dtype(0.0))
+            rLSE.fill(-Float32.inf)
+            for i in cutlass.range_constexpr(count):
+                row = first + i * rows_at_once + thread // self.per_row
+                if row < rows_left:
                     at = Int64(seq_q.begin) + first_row + row
-                    total = self.inner_product(o.at(batch, at, head) + column, do.at(batch, at, head) + column)
-                value = read(lse_row, row) * LOG2_E
-                value = Float32.inf if value == -Float32.inf else value
-            for log in cutlass.range_constexpr(self.per_row.bit_length() - 1):
-                total = total + cute.arch.shuffle_sync_bfly(total, offset=1 << log)
-            if column == 0:
-                at = tile * self.variant.tile_m + row
-                write(statistics[0], at, value)
-                write(statistics[1], at, total)
+                    if column < dim:
+                        load_eight(o.at(batch, at, head) + column, rO[None, i])
+                        load_eight(do.at(batch, at, head) + column, rdO[None, i])
+                    rLSE[i] = read(lse_row, row)
+            for i in cutlass.range_constexpr(count):
+                products = rO[None, i].load().to(Float32) * rdO[None, i].load().to(Float32)
+                total = products.reduce(cute.ReductionOp.ADD, Float32(0.0), 0)
+                for log in cutlass.range_constexpr(self.per_row.bit_length() - 1):
+                    total = total + cute.arch.shuffle_sync_bfly(total, offset=1 << log)
+                if column == 0:
+                    at = tile * self.variant.tile_m + first + i * rows_at_once + thread // self.per_row
+                    write(statistics[0], at, Float32.inf if rLSE[i] == -Float32.inf else rLSE[i] * LOG2_E)
+                    write(statistics[1], at, total)
 
-    @cute.jit
-    def inner_product(self, a: cute.Pointer, b: cute.Pointer) -> Float32:
-        """Inner product of eight elements and eight."""
-        rA, rB = cute.make_rmem_tensor(8, self.dtype), cute.make_rmem_tensor(8, self.dtype)
-        cute.autovec_copy(cute.make_tensor(a.align(16), cute.make_layout(8)), rA)
-        cute.autovec_copy(cute.make_tensor(b.align(16), cute.make_layout(8)), rB)
-        products = rA.load().to(Float32) * rB.load().to(Float32)
-        return products.reduce(cute.ReductionOp.ADD, Float32(0.0), 0)
+
+@cute.jit
+def load_eight(source: cute.Pointer, target: cute.Tensor) -> None:
+    """Eight elements of a row, 16 bytes, to registers."""
+    cute.autovec_copy(cute.make_tensor(source.align(16), cute.make_layout(8)), target)
 
 
 @cute.jit
