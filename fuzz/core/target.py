@@ -85,6 +85,7 @@ class Target:
     parameters        further options, which a case's variant may give a value whether or not `variants` does
     session_size      limits of the cases that a session draws, for a target that is slow where it runs
     long_size         limits of the few long cases of a session where the operation has such; None: it draws none
+    many_blocks       whether some cases choose among more blocks than its session_size has room for
     pairs_per_second  (query, key) pairs that a run handles, for the deadline only
     start_seconds     what a run takes at least, for the deadline only
     attention         False: its answer to an attention problem is another one, which `right` gives, and there are no
@@ -119,6 +120,7 @@ class Target:
     parameters: frozenset[str] = frozenset()
     session_size: Size | None = None
     long_size: Size | None = None
+    many_blocks: bool = False
     pairs_per_second: float = 2e7
     start_seconds: float = 0.01
     attention: bool = True

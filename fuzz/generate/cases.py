@@ -48,7 +48,7 @@ from fuzz.generate.kernel_turns import draw_meeting, support_of, variants_of
 from fuzz.generate.masks import LENGTHS, NATIVE, Draw, Sizes, draw_mask, native_mask, one_in
 from fuzz.generate.native_sparse import draw_native_sparse
 from fuzz.generate.oversubscribed import draw_oversubscribed
-from fuzz.generate.recipes import draw_storage, draw_variant, in_one_call, odd, shared, with_relations
+from fuzz.generate.recipes import ORDERS, draw_storage, draw_variant, in_one_call, odd, shared, with_relations
 from oracles.masks import Causal, Full, Mask
 from oracles.problem import Bias, Problem
 
@@ -70,6 +70,7 @@ DISTRIBUTIONS: tuple[Distribution, ...] = (
 )
 SUMS_CODED = {"plain": (True, False, False), "": (True, False)}  # sums over a group's heads; by aim
 FLOWING: tuple[Distribution, ...] = ("normal", "normal", "adversarial", "integers")  # no P near one-hot: dS is not 0
+EXACT = (*CODED, "integers", "constant")  # an answer of theirs may be exact
 INEXACT = tuple(name for name in DISTRIBUTIONS if name not in CODED)
 DETACHED = (("q",), ("k",), ("v",), ("q", "k"), ("q", "v"), ("k", "v"), ("q", "k", "v"))  # the last with a bias only
 # Keys beside queries: self-attention, some more or fewer (a cache, a chunk), anything; for one length, for several.
@@ -80,6 +81,7 @@ FEW_HEADS = ((1, 1), (2, 2), (1, 2), (2, 1), (1, 2), (2, 2), (1, 4), (2, 2), (1,
 HEADS_KV, GROUPS = (1, 2, 3, 4), (1, 1, 2, 2, 3, 4, 8)  # of the other half: NOTE [budget]
 TWO_TILES = 90  # tokens on both sides; heads that leave pairs for fewer come less often
 PARTLY = 16  # one case in so many has huge tensors, of which a part is computed, where the target can
+ORDERED_SHARE = 3  # one case in so many has its tensors in orders of their own, whatever its options
 OPTIONS = (1, 1, 1, 2, 2)  # numbers of options in focus: of most cases, of a kernel's turn
 TURN_OPTIONS = (1, 1, 2, 2)
 RAGGED_SHARE = {"packed": 2, "padded": 5}  # one case in so many of those without an aim; NOTE [several]
@@ -183,7 +185,7 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int, kernel: KernelCh
     variants = variants_of(kernel, target.variants_for(problem))
     plainest = aim in ("plain", "native") and {} in variants and draw.choice((True, False))
     variant = draw_variant(draw, variants, plainest=plainest)
-    if inputs.distribution in CODED or meets is not None:  # an answer may be exact, or CTAs are to wait
+    if inputs.distribution in EXACT or meets is not None:  # an answer may be exact, or CTAs are to wait
         variant = in_one_call(variant, variants)
     case = Case(target=target.name, problem=problem, inputs=inputs, variant=dict(variant), repeats=repeats)
     return with_relations(target, case)
@@ -348,6 +350,8 @@ def _bias(draw: Draw, support: Support, native: Sequence[Bias]) -> Bias:
 def _inputs(draw: Draw, support: Support, problem: Problem, focus: frozenset[str], aim: Aim, *, turn: bool) -> Inputs:
     """Exact inputs choose the scale themselves, and take no softcap: not where one of those is looked at."""
     stores = {name: Storage() for name in ("q", "k", "v", "do")}
+    if support.strides and "strides" not in focus and one_in(draw, ORDERED_SHARE):
+        stores = {name: Storage(draw.choice(ORDERS)) for name in stores}
     if "strides" in focus:
         stores = {name: draw_storage(draw) for name in stores}
         if problem.backward and one_in(draw, 6):
