@@ -125,8 +125,8 @@ DYNAMIC_MASK = (
     DynamicMaskConfig("bf16_d32_flag_row", "bfloat16", (24, 32), "padded", "none", "row"),
 )
 NSA = (
-    NativeSparseConfig("bf16_d32_gates", "bfloat16", (16, 24, 32), gates=True),
-    NativeSparseConfig("bf16_d32", "bfloat16", (16, 24, 32), gates=False),
+    NativeSparseConfig("bf16_d32_gates", "bfloat16", (8, 16, 24, 32), gates=True),
+    NativeSparseConfig("bf16_d32", "bfloat16", (8, 16, 24, 32), gates=False),
     NativeSparseConfig("fp16_d64", "float16", (40, 48, 64), gates=False),
     NativeSparseConfig("fp16_d64_gates", "float16", (40, 48, 64), gates=True),
 )
