@@ -81,7 +81,6 @@ FEW_HEADS = ((1, 1), (2, 2), (1, 2), (2, 1), (1, 2), (2, 2), (1, 4), (2, 2), (1,
 HEADS_KV, GROUPS = (1, 2, 3, 4), (1, 1, 2, 2, 3, 4, 8)  # of the other half: NOTE [budget]
 TWO_TILES = 90  # tokens on both sides; heads that leave pairs for fewer come less often
 PARTLY = 16  # one case in so many has huge tensors, of which a part is computed, where the target can
-ORDERED_SHARE = 3  # one case in so many has its tensors in orders of their own, whatever its options
 OPTIONS = (1, 1, 1, 2, 2)  # numbers of options in focus: of most cases, of a kernel's turn
 TURN_OPTIONS = (1, 1, 2, 2)
 RAGGED_SHARE = {"packed": 2, "padded": 5}  # one case in so many of those without an aim; NOTE [several]
@@ -180,6 +179,8 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int, kernel: KernelCh
     )
     problem = target.with_fewer_kernels(problem)  # type: ignore[assignment]
     inputs = _inputs(draw, support, problem, focus, aim, turn=kernel is not None)
+    if target.ordered_share and "strides" not in focus and one_in(draw, target.ordered_share):
+        inputs = _ordered(draw, inputs)
     if inputs.distribution in CODED and support.scale:
         problem = structs.replace(problem, scale=draw.choice(EXACT_SCALES))
     variants = variants_of(kernel, target.variants_for(problem))
@@ -350,8 +351,6 @@ def _bias(draw: Draw, support: Support, native: Sequence[Bias]) -> Bias:
 def _inputs(draw: Draw, support: Support, problem: Problem, focus: frozenset[str], aim: Aim, *, turn: bool) -> Inputs:
     """Exact inputs choose the scale themselves, and take no softcap: not where one of those is looked at."""
     stores = {name: Storage() for name in ("q", "k", "v", "do")}
-    if support.strides and "strides" not in focus and one_in(draw, ORDERED_SHARE):
-        stores = {name: Storage(draw.choice(ORDERS)) for name in stores}
     if "strides" in focus:
         stores = {name: draw_storage(draw) for name in stores}
         if problem.backward and one_in(draw, 6):
@@ -369,6 +368,14 @@ def _inputs(draw: Draw, support: Support, problem: Problem, focus: frozenset[str
     if problem.backward and one_in(draw, 8):
         detached = draw.choice(DETACHED if problem.bias and problem.bias.grad else DETACHED[:-1])
     return Inputs(seed=draw.randint(0, 255), distribution=distribution, detached=detached, **odd(stores))
+
+
+def _ordered(draw: Draw, inputs: Inputs) -> Inputs:
+    """The inputs, each tensor in an order of its own, where none has axes of stride 0."""
+    stores = {name: getattr(inputs, name) for name in ("q", "k", "v", "do")}
+    if any(store.shared for store in stores.values()):
+        return inputs
+    return structs.replace(inputs, **{name: Storage(draw.choice(ORDERS)) for name in stores})
 
 
 # By operation: (draw, target, limits, repeats, kernel or None) -> a case. A new operation is a row here.

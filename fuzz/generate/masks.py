@@ -99,9 +99,10 @@ def native_mask(draw: Draw, allowed: frozenset[str] | None, native: Sequence[str
     leaves = [kind for kind in able if kind in _ALL_LEAVES and _fits(kind, sizes)]
     if not leaves:
         return None
-    kind = draw.choice(leaves + [kind for kind in able if kind in sizes.spread])
-    axes = [kind for kind in able if kind in sizes.spread]
-    return _ALL_LEAVES[kind](draw, sizes) if kind in leaves else _spread(draw, axes, leaves, sizes)
+    axes = {BOTH: sizes.spread} if len(sizes.spread) == 2 else {}
+    axes |= {kind: (kind,) for kind in sizes.spread}
+    kind = draw.choice(leaves + [kind for kind in able if kind in axes])
+    return _ALL_LEAVES[kind](draw, sizes) if kind in leaves else _spread(draw, axes[kind], leaves, sizes)
 
 
 def _any(draw: Draw, allowed: frozenset[str] | None, sizes: Sizes) -> Mask:
@@ -266,7 +267,8 @@ def _left_padded(draw: Draw, sizes: Sizes) -> Mask:
 
 
 CAUSAL_FLAG = "causal_top_left"  # kind of native mask: what a flag `is_causal` says, whatever the lengths
-_FLAGS = {CAUSAL_FLAG: "causal", "pairs": "intervals", "left_padded": "and"}
+BOTH = "per_batch_and_head"  # kind of native mask: by head, by sequence, or in half of them by both
+_FLAGS = {CAUSAL_FLAG: "causal", "pairs": "intervals", "left_padded": "and", BOTH: "per_batch"}
 # Kinds that are drawn only where a target names them as native.
 _ALL_LEAVES = _LEAVES | {
     CAUSAL_FLAG: lambda draw, sizes: m.Causal(),

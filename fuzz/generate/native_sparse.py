@@ -4,10 +4,10 @@ Lengths are multiples of a tile or of a block, one more or less, or anything; li
 longer; a window is empty, one token, ends amid a tile, or reaches over all. One case in three is plain: no weights,
 causal, a length of whole tiles. NOTE [near-copies] of cases.py holds here too.
 
-NOTE [many blocks]: of the tokens that a case has otherwise, no kernel chooses among more than 20 blocks. One case in
-MANY_SHARE has a sequence of up to 64 blocks of 16 tokens, and no gradients, and scores that are equal in every other.
-NOTE [small]: one case in SMALL_SHARE is a sequence of a head or two that ends in the first tile: what a kernel reads
-past its end is past the tensor's end, or of another head.
+NOTE [many blocks]: of a target with `many_blocks`, whose sizes leave a kernel no more than 20 blocks to choose from, one
+case in MANY_SHARE has a sequence of 33 to 64 blocks of 16 tokens, no gradients, and equal scores every other time.
+NOTE [small]: of such a target, one case in SMALL_SHARE is a sequence of a head or two that ends in the first tile: what
+a kernel reads past its end is past the tensor's end, or of another head.
 
 NOTE [consecutive lengths]: a compiled kernel compares each row of its tile with a sequence's length by an instruction
 of its own, and such a bound is wrong for one length in 16 to 64. One packed case in CONSECUTIVE_SHARE has sequences
@@ -67,7 +67,7 @@ def draw_native_sparse(
         size, repeats = MANY_SIZE, 1
     support = target.support if kernel is None else support_of(kernel, target.support)
     plain = not many and one_in(draw, PLAIN_SHARE)
-    small = not (long or many or plain) and one_in(draw, SMALL_SHARE)
+    small = target.many_blocks and not (long or many or plain) and one_in(draw, SMALL_SHARE)
     layout = draw.choice(support.layouts)
     known = [(n, g) for n, g in HEADS if n * g <= size.rows and (g == 1 or support.gqa)]
     heads_kv, group = draw.choice(known or [(1, 1)])

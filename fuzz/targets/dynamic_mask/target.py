@@ -66,6 +66,7 @@ class BundledDynamicMask(AutogradTarget):
     clears_padding = True
     long_lists_share = SHARE
     any_length_share = 2
+    ordered_share = 3
     script_setup = ""  # lines of a script before it imports the kernel
 
     def __init__(self, mutant: str = "") -> None:
@@ -90,7 +91,7 @@ class BundledDynamicMask(AutogradTarget):
     def native_masks(self, dtype: Dtype, dim: int) -> tuple[str, ...]:
         """See Target: masks with empty tiles, which is what the kernel is for, causal ones, and padding to the left."""
         sparse = ("top_k", "top_k", "top_k", "blocks", "pairs", "pairs", "window")
-        return (*sparse, "causal", "full", "left_padded", "left_padded", "per_head", "per_batch")
+        return (*sparse, "causal", "full", "left_padded", "left_padded", "per_head", "per_batch_and_head")
 
     def variants_for(self, problem: AnyProblem) -> tuple[Variant, ...]:
         """See Target: every way to say the mask, in every shape; parts of the sums of dK and dV."""
