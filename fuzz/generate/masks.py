@@ -99,7 +99,7 @@ def native_mask(draw: Draw, allowed: frozenset[str] | None, native: Sequence[str
     leaves = [kind for kind in able if kind in _ALL_LEAVES and _fits(kind, sizes)]
     if not leaves:
         return None
-    axes = {BOTH: sizes.spread} if len(sizes.spread) == 2 else {}
+    axes: dict[str, tuple[str, ...]] = {BOTH: sizes.spread} if len(sizes.spread) == 2 else {}
     axes |= {kind: (kind,) for kind in sizes.spread}
     kind = draw.choice(leaves + [kind for kind in able if kind in axes])
     return _ALL_LEAVES[kind](draw, sizes) if kind in leaves else _spread(draw, axes[kind], leaves, sizes)

@@ -4,7 +4,7 @@ Lengths are multiples of a tile or of a block, one more or less, or anything; li
 longer; a window is empty, one token, ends amid a tile, or reaches over all. One case in three is plain: no weights,
 causal, a length of whole tiles. NOTE [near-copies] of cases.py holds here too.
 
-NOTE [many blocks]: of a target with `many_blocks`, whose sizes leave a kernel no more than 20 blocks to choose from, one
+NOTE [many blocks]: of a target with `many_blocks`, whose sizes leave no more than 20 blocks to choose from, one
 case in MANY_SHARE has a sequence of 33 to 64 blocks of 16 tokens, no gradients, and equal scores every other time.
 NOTE [small]: of such a target, one case in SMALL_SHARE is a sequence of a head or two that ends in the first tile: what
 a kernel reads past its end is past the tensor's end, or of another head.
