@@ -85,6 +85,8 @@ class Target:
     parameters        further options, which a case's variant may give a value whether or not `variants` does
     session_size      limits of the cases that a session draws, for a target that is slow where it runs
     long_size         limits of the few long cases of a session where the operation has such; None: it draws none
+    many_blocks       whether some cases choose among more blocks than its session_size has room for
+    ordered_share     one case in so many has its tensors in orders of axes of their own, whatever its options; 0: none
     pairs_per_second  (query, key) pairs that a run handles, for the deadline only
     start_seconds     what a run takes at least, for the deadline only
     attention         False: its answer to an attention problem is another one, which `right` gives, and there are no
@@ -119,6 +121,8 @@ class Target:
     parameters: frozenset[str] = frozenset()
     session_size: Size | None = None
     long_size: Size | None = None
+    many_blocks: bool = False
+    ordered_share: int = 0
     pairs_per_second: float = 2e7
     start_seconds: float = 0.01
     attention: bool = True

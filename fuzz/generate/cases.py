@@ -48,7 +48,7 @@ from fuzz.generate.kernel_turns import draw_meeting, support_of, variants_of
 from fuzz.generate.masks import LENGTHS, NATIVE, Draw, Sizes, draw_mask, native_mask, one_in
 from fuzz.generate.native_sparse import draw_native_sparse
 from fuzz.generate.oversubscribed import draw_oversubscribed
-from fuzz.generate.recipes import draw_storage, draw_variant, in_one_call, odd, shared, with_relations
+from fuzz.generate.recipes import ORDERS, draw_storage, draw_variant, in_one_call, odd, shared, with_relations
 from oracles.masks import Causal, Full, Mask
 from oracles.problem import Bias, Problem
 
@@ -70,6 +70,7 @@ DISTRIBUTIONS: tuple[Distribution, ...] = (
 )
 SUMS_CODED = {"plain": (True, False, False), "": (True, False)}  # sums over a group's heads; by aim
 FLOWING: tuple[Distribution, ...] = ("normal", "normal", "adversarial", "integers")  # no P near one-hot: dS is not 0
+EXACT = (*CODED, "integers", "constant")  # an answer of theirs may be exact
 INEXACT = tuple(name for name in DISTRIBUTIONS if name not in CODED)
 DETACHED = (("q",), ("k",), ("v",), ("q", "k"), ("q", "v"), ("k", "v"), ("q", "k", "v"))  # the last with a bias only
 # Keys beside queries: self-attention, some more or fewer (a cache, a chunk), anything; for one length, for several.
@@ -178,12 +179,14 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int, kernel: KernelCh
     )
     problem = target.with_fewer_kernels(problem)  # type: ignore[assignment]
     inputs = _inputs(draw, support, problem, focus, aim, turn=kernel is not None)
+    if target.ordered_share and "strides" not in focus and one_in(draw, target.ordered_share):
+        inputs = _ordered(draw, inputs)
     if inputs.distribution in CODED and support.scale:
         problem = structs.replace(problem, scale=draw.choice(EXACT_SCALES))
     variants = variants_of(kernel, target.variants_for(problem))
     plainest = aim in ("plain", "native") and {} in variants and draw.choice((True, False))
     variant = draw_variant(draw, variants, plainest=plainest)
-    if inputs.distribution in CODED or meets is not None:  # an answer may be exact, or CTAs are to wait
+    if inputs.distribution in EXACT or meets is not None:  # an answer may be exact, or CTAs are to wait
         variant = in_one_call(variant, variants)
     case = Case(target=target.name, problem=problem, inputs=inputs, variant=dict(variant), repeats=repeats)
     return with_relations(target, case)
@@ -365,6 +368,14 @@ def _inputs(draw: Draw, support: Support, problem: Problem, focus: frozenset[str
     if problem.backward and one_in(draw, 8):
         detached = draw.choice(DETACHED if problem.bias and problem.bias.grad else DETACHED[:-1])
     return Inputs(seed=draw.randint(0, 255), distribution=distribution, detached=detached, **odd(stores))
+
+
+def _ordered(draw: Draw, inputs: Inputs) -> Inputs:
+    """The inputs, each tensor in an order of its own, where none has axes of stride 0."""
+    stores = {name: getattr(inputs, name) for name in ("q", "k", "v", "do")}
+    if any(store.shared for store in stores.values()):
+        return inputs
+    return structs.replace(inputs, **{name: Storage(draw.choice(ORDERS)) for name in stores})
 
 
 # By operation: (draw, target, limits, repeats, kernel or None) -> a case. A new operation is a row here.

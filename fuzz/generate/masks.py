@@ -82,9 +82,12 @@ def draw_mask(
     draw: Draw, allowed: frozenset[str] | None, native: Sequence[str], sizes: Sizes, *, bias: bool = False
 ) -> Mask:
     """A mask of the `allowed` kinds (None: any), three in five of `native` ones. With a bias half have none: many
-    kernels join the two into one, which is then as large as the mask, and no longer shared."""
+    kernels join the two into one, which is then as large as the mask, and no longer shared; one in four of the others
+    is padded to the left, where a target names that: -inf in the bias can say so."""
     if bias and (allowed is None or "full" in allowed) and draw.choice((True, False)):
         return m.Full()
+    if bias and "left_padded" in native and one_in(draw, 4):
+        return _left_padded(draw, sizes)
     mask = native_mask(draw, allowed, native, sizes) if draw.choice((True, True, True, False, False)) else None
     return _any(draw, allowed, sizes) if mask is None else mask
 
@@ -96,8 +99,10 @@ def native_mask(draw: Draw, allowed: frozenset[str] | None, native: Sequence[str
     leaves = [kind for kind in able if kind in _ALL_LEAVES and _fits(kind, sizes)]
     if not leaves:
         return None
-    kind = draw.choice(leaves + [kind for kind in able if kind in sizes.spread])
-    return _ALL_LEAVES[kind](draw, sizes) if kind in leaves else _spread(draw, [kind], leaves, sizes)
+    axes: dict[str, tuple[str, ...]] = {BOTH: sizes.spread} if len(sizes.spread) == 2 else {}
+    axes |= {kind: (kind,) for kind in sizes.spread}
+    kind = draw.choice(leaves + [kind for kind in able if kind in axes])
+    return _ALL_LEAVES[kind](draw, sizes) if kind in leaves else _spread(draw, axes[kind], leaves, sizes)
 
 
 def _any(draw: Draw, allowed: frozenset[str] | None, sizes: Sizes) -> Mask:
@@ -250,7 +255,24 @@ def _pairs(draw: Draw, sizes: Sizes) -> Mask:
     return m.Intervals(tuple(tuple((key, key + 1) for key in sorted(row)) for row in keys))
 
 
+def _left_padded(draw: Draw, sizes: Sizes) -> Mask:
+    """A causal mask, mostly, beside keys at the beginning that no query sees: of all sequences, or of each its own. A
+    row of the padding sees no key."""
+
+    def some() -> Mask:
+        return m.Not(m.Prefix(draw.choice((draw.randint(1, max(sizes.len_k, 1)), draw.randint(1, 64), 1))))
+
+    of = m.Full() if one_in(draw, 4) else m.Causal(_align(draw, sizes))
+    return m.And((of, some() if draw.choice((True, False)) else m.PerBatch((some(), some()))))
+
+
 CAUSAL_FLAG = "causal_top_left"  # kind of native mask: what a flag `is_causal` says, whatever the lengths
-_FLAGS = {CAUSAL_FLAG: "causal", "pairs": "intervals"}
+BOTH = "per_batch_and_head"  # kind of native mask: by head, by sequence, or in half of them by both
+_FLAGS = {CAUSAL_FLAG: "causal", "pairs": "intervals", "left_padded": "and", BOTH: "per_batch"}
 # Kinds that are drawn only where a target names them as native.
-_ALL_LEAVES = _LEAVES | {CAUSAL_FLAG: lambda draw, sizes: m.Causal(), "top_k": _top_k, "pairs": _pairs}
+_ALL_LEAVES = _LEAVES | {
+    CAUSAL_FLAG: lambda draw, sizes: m.Causal(),
+    "top_k": _top_k,
+    "pairs": _pairs,
+    "left_padded": _left_padded,
+}

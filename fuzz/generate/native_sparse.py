@@ -4,6 +4,11 @@ Lengths are multiples of a tile or of a block, one more or less, or anything; li
 longer; a window is empty, one token, ends amid a tile, or reaches over all. One case in three is plain: no weights,
 causal, a length of whole tiles. NOTE [near-copies] of cases.py holds here too.
 
+NOTE [many blocks]: of a target with `many_blocks`, whose sizes leave no more than 20 blocks to choose from, one
+case in MANY_SHARE has a sequence of 33 to 64 blocks of 16 tokens, no gradients, and equal scores every other time.
+NOTE [small]: of such a target, one case in SMALL_SHARE is a sequence of a head or two that ends in the first tile: what
+a kernel reads past its end is past the tensor's end, or of another head.
+
 NOTE [consecutive lengths]: a compiled kernel compares each row of its tile with a sequence's length by an instruction
 of its own, and such a bound is wrong for one length in 16 to 64. One packed case in CONSECUTIVE_SHARE has sequences
 of 16 or 32 consecutive lengths, so that most of these bounds are an end in one case.
@@ -13,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+
+from msgspec import structs
 
 from fuzz.core.case import Case, Distribution, Inputs, Storage
 from fuzz.core.case_limits import Size
@@ -35,6 +42,11 @@ SCALES = (1.0, 0.5, 0.1, 0.01, 2.0)
 DISTRIBUTIONS: tuple[Distribution, ...] = ("normal",) * 5 + ("adversarial", "needle", "large", "integers", "constant")
 DETACHED = (("q",), ("k",), ("v",), ("q", "k"), ("q", "v"), ("k", "v"))
 PLAIN_SHARE, GROUPS_SHARE, EMPTY_SHARE, LONG_SHARE, NO_ROWS_SHARE = 3, 8, 6, 12, 60  # one case in so many
+MANY_SHARE, MANY_BLOCK, MANY_BLOCKS = 10, 16, (33, 64)  # NOTE [many blocks]
+MANY_SIZE = Size(1 << 20, 1, 1024, 1 << 18)
+MANY_SELECTED = (1, 2, 3, 8, 16, 31, 33)
+EQUAL: tuple[Distribution, ...] = ("normal", "normal", "normal", "integers", "constant", "constant")
+SMALL_SHARE, SMALL_LENGTH = 8, 48  # NOTE [small]
 CONSECUTIVE_SHARE = 4  # one packed case in so many: NOTE [consecutive lengths]
 FIRST, COUNTS = (1, 17, 33, 49), (16, 32)  # first of the consecutive lengths, and how many there are
 
@@ -50,8 +62,12 @@ def draw_native_sparse(
     long = False
     if kernel is None and target.long_size is not None and one_in(draw, LONG_SHARE):
         long, size, repeats = True, target.long_size, 1
+    many = kernel is None and not long and target.many_blocks and one_in(draw, MANY_SHARE)
+    if many:
+        size, repeats = MANY_SIZE, 1
     support = target.support if kernel is None else support_of(kernel, target.support)
-    plain = one_in(draw, PLAIN_SHARE)
+    plain = not many and one_in(draw, PLAIN_SHARE)
+    small = target.many_blocks and not (long or many or plain) and one_in(draw, SMALL_SHARE)
     layout = draw.choice(support.layouts)
     known = [(n, g) for n, g in HEADS if n * g <= size.rows and (g == 1 or support.gqa)]
     heads_kv, group = draw.choice(known or [(1, 1)])
@@ -62,16 +78,24 @@ def draw_native_sparse(
     tile = draw.choice(_steps(TILES, support.tile_step))
     longest = min(size.length, int((size.pairs / (heads_q * batch)) ** 0.5), size.elements // (batch * heads_q * dim))
     longest = max(longest, 1)
-    if (long or one_in(draw, GROUPS_SHARE)) and (
-        small := [n for n in _steps((1, 2, 4, 16), support.block_step) if _fits(n, longest)]
+    if many:
+        block = MANY_BLOCK
+        lengths: tuple[int, ...] = (min(block * draw.randint(*MANY_BLOCKS) - draw.choice((0, 0, 1, 15)), longest),)
+    elif small:
+        lengths = (min(draw.randint(1, SMALL_LENGTH), longest),)
+        heads_q, heads_kv = min(heads_q, 2), min(heads_kv, 2)
+    elif (long or one_in(draw, GROUPS_SHARE)) and (
+        narrow := [n for n in _steps((1, 2, 4, 16), support.block_step) if _fits(n, longest)]
     ):
-        block = draw.choice(small)  # so many blocks that there are groups of them to choose from
-        lengths: tuple[int, ...] = (draw.randint(GROUP * block + 1, longest),) * batch
+        block = draw.choice(narrow)  # so many blocks that there are groups of them to choose from
+        lengths = (draw.randint(GROUP * block + 1, longest),) * batch
     elif layout == "packed" and not plain and one_in(draw, CONSECUTIVE_SHARE):
         lengths = consecutive(draw, longest)
         heads_q, heads_kv = min(heads_q, 2), min(heads_kv, 2)
     else:
         lengths = _lengths(draw, support, layout, batch, longest, block, tile, whole=plain)
+    few = long or many
+    selected = (MANY_SELECTED if many else (1, 2, 3)) if few else ()
     problem = NativeSparse(
         lengths=lengths,
         heads_q=heads_q,
@@ -80,20 +104,22 @@ def draw_native_sparse(
         dtype=draw.choice(support.dtypes),
         layout=layout,
         compress_block_size=block,
-        num_selected_blocks=draw.choice((1, 2, 3)) if long else _selected(draw, -(-max(lengths) // block)),
-        window_size=draw.choice(WINDOWS) if long else _window(draw, max(lengths)),
+        num_selected_blocks=draw.choice(selected) if few else _selected(draw, -(-max(lengths) // block)),
+        window_size=draw.choice(WINDOWS) if few else _window(draw, max(lengths)),
         num_cmp_selected_blocks=1 if long else _groups(draw, -(-max(lengths) // (block * GROUP))),
         causal=True if plain else draw.choice(CAUSAL),
         q_tile=tile,
         scale=draw.choice(SCALES) if support.scale and not plain and one_in(draw, 5) else None,
-        backward=support.backward and not long and (kernel is not None or plain or not one_in(draw, 8)),
+        backward=support.backward and not few and (kernel is not None or plain or not one_in(draw, 8)),
         **dict.fromkeys("" if plain else draw.choice(WEIGHTS).split(), True),
     )
     problem = target.with_fewer_kernels(problem)  # type: ignore[arg-type, assignment]
     inputs = _inputs(draw, support, problem, plain=plain)
+    if many:
+        inputs = structs.replace(inputs, distribution=draw.choice(EQUAL))
     variant = draw_variant(draw, variants_of(kernel, target.variants_for(problem)), plainest=plain)  # type: ignore[arg-type]
     case = Case(target.name, problem, inputs, variant=dict(variant), repeats=repeats)
-    return case if long else with_relations(target, case)
+    return case if few else with_relations(target, case)
 
 
 def consecutive(draw: Draw, longest: int) -> tuple[int, ...]:

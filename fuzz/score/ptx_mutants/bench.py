@@ -1,7 +1,8 @@
 """Bench: where a configuration's kernels run on the emulated GPU, with one of them changed and every launch watched.
 
 A launch is known by the key of its compiled kernel: of a build of kernels.blocksparse, or the digest of the PTX that
-Triton has made. Triton compiles anew for what it knows of strides, and mostly makes the same PTX of it.
+Triton has made. Triton compiles anew for what it knows of strides, and mostly makes the same PTX of it, but for what
+debuggers read: names of folders, which are those of the tree that filled Triton's cache.
 """
 
 from __future__ import annotations
@@ -163,9 +164,14 @@ def digest_of(name: str, key: str) -> str:
     """The digest of the PTX of a kernel that Triton has compiled, by its key in Triton's cache."""
     from fuzz.devices.emulator.frontends.triton_driver import compiled_ptx
 
-    text = compiled_ptx(name, key)
+    text = without_debug_info(compiled_ptx(name, key))
     digest = hashlib.sha256(text.encode()).hexdigest()[:32]
     return _texts.setdefault(digest, text) and digest
+
+
+def without_debug_info(text: str) -> str:
+    """PTX without its end, from the first `.file` on: names of source files, and tables for debuggers."""
+    return text.partition("\n\t.file\t")[0] + "\n"
 
 
 @lru_cache(maxsize=8)

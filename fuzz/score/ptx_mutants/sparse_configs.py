@@ -23,10 +23,11 @@ from fuzz.core.refusal import refusal
 from fuzz.core.support import Support
 from fuzz.generate import cases as strategies
 from fuzz.score.ptx_mutants.survey import Kernel, Survey
-from fuzz.targets.dynamic_mask.call import OPTIONS, by_a_flag
+from fuzz.targets.dynamic_mask.call import OPTIONS, by_a_flag, way_of
 from fuzz.targets.dynamic_mask.emulated import EmulatedDynamicMask
 from fuzz.targets.nsa.emulated import EmulatedNativeSparse
 from fuzz.tensors.arena import build as build_inputs
+from oracles.masks import Causal, Full
 from oracles.native_sparse.problem import NativeSparse
 from oracles.problem import AnyProblem, Dtype, Layout
 
@@ -59,13 +60,14 @@ class DynamicMaskConfig:
         return "dynamic_mask"
 
     def cases(self, count: int, seed: int) -> list[Case]:
-        """See KernelConfig. Three in four have the form that most have: theirs are the kernels that are mutated."""
+        """See KernelConfig. Three in four have the form that most have, calls of sequences alone beside others: theirs
+        are the kernels that are mutated."""
         drawn = self._drawn(seed)
         first = [(case, _form(case)) for case in islice(drawn, _FORMS_POOL)]
         ((common, _),) = Counter(form for _, form in first).most_common(1)
         same = chain(first, ((case, _form(case)) for case in islice(drawn, _MORE)))
-        usual = iter(_by_size(islice((case for case, form in same if form == common), _POOL)))
-        others = iter(_by_size(case for case, form in first if form != common))
+        usual = iter(_by_size(islice((case for case, form in same if form >= common), _POOL)))
+        others = iter(_by_size(case for case, form in first if not form >= common))
         turns = cycle((usual, usual, usual, others))
         return [case for turn in islice(turns, count) if (case := next(turn, None)) is not None]
 
@@ -78,8 +80,10 @@ class DynamicMaskConfig:
         return _cases(target, self.name, seed, strategies.MEDIUM, self._takes)
 
     def _takes(self, case: Case) -> bool:
-        p, how = case.problem, OPTIONS.of(case)["mask"]
-        unsaid = how == "bias" or (how == "auto" and by_a_flag(p))
+        p, given = case.problem, OPTIONS.of(case)
+        how, alone = way_of(p, given), given["sequences"] == "alone"
+        flag = isinstance(p.mask, Full | Causal) if alone else by_a_flag(p)
+        unsaid = how in ("bias", "columns") or (how == "auto" and flag)
         mask = "none" if unsaid else "bits" if how == "bits" else "bool"
         bias = "none" if p.bias is None else "whole" if p.bias.rows else "row"
         return mask == self.mask and bias == self.bias and bool(p.softcap) == self.softcap
@@ -121,8 +125,8 @@ DYNAMIC_MASK = (
     DynamicMaskConfig("bf16_d32_flag_row", "bfloat16", (24, 32), "padded", "none", "row"),
 )
 NSA = (
-    NativeSparseConfig("bf16_d32_gates", "bfloat16", (16, 24, 32), gates=True),
-    NativeSparseConfig("bf16_d32", "bfloat16", (16, 24, 32), gates=False),
+    NativeSparseConfig("bf16_d32_gates", "bfloat16", (8, 16, 24, 32), gates=True),
+    NativeSparseConfig("bf16_d32", "bfloat16", (8, 16, 24, 32), gates=False),
     NativeSparseConfig("fp16_d64", "float16", (40, 48, 64), gates=False),
     NativeSparseConfig("fp16_d64_gates", "float16", (40, 48, 64), gates=True),
 )

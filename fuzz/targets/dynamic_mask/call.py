@@ -1,5 +1,5 @@
 """One case as a call of kernels.dynamic_mask: the mask by a flag, as bools, as packed words, by -inf in the bias, by
-bools and -inf in turn, or as `top_mask` selects it."""
+bools and -inf in turn, by a flag and -inf in the bias's columns, or as `top_mask` selects it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fuzz.targets.dynamic_mask import two_calls
+from fuzz.targets.dynamic_mask import sequences_alone, two_calls
 from fuzz.targets.mask_tensors import AXES, ROOM
 from fuzz.targets.options import Options
-from oracles.masks import Align, And, Causal, Full, Mask, TopK, kinds, top_scores
+from oracles.masks import (
+    Align,
+    And,
+    Causal,
+    Full,
+    Mask,
+    Not,
+    PerBatch,
+    Prefix,
+    TopK,
+    kinds,
+    top_scores,
+    varies_by_batch,
+)
 from oracles.problem import AnyProblem, cumulative, dense_mask
 
 SHAPES = ("plain", "narrow", "expanded", "whole", "padded", "turned")
@@ -23,8 +36,9 @@ OPTIONS = Options(
     splits=(0, 1, 2, 3),
     deterministic=(True, False),
     keys=two_calls.KEYS,
+    sequences=sequences_alone.SEQUENCES,
 )
-BY_BIAS = ("bias", "alternating")  # ways to say the mask of which -inf in the bias is a part
+BY_BIAS = ("bias", "alternating", "columns")  # ways to say the mask of which -inf in the bias is a part
 TILE = 64  # of kernels.dynamic_mask.config
 WORD = 32  # kernels.dynamic_mask.config.WORD, whose import would be Triton's too
 
@@ -59,6 +73,31 @@ def says(problem: AnyProblem) -> tuple[str, ...]:
     return ways + ("bias", "alternating") * joins
 
 
+def way_of(problem: AnyProblem, given: dict[str, Any]) -> str:
+    """How the mask is said: by a flag and the bias where nothing is told, and both can say it together."""
+    return "columns" if given["mask"] == "auto" and hides_columns(problem) else str(given["mask"])
+
+
+def hides_columns(problem: AnyProblem) -> bool:
+    """True if the mask is one that a flag says, and one of keys alone, as padding to the left makes it, and -inf in the
+    bias can hide these keys."""
+    mask, bias = problem.mask, problem.bias
+    if bias is None or not bias.cols or (problem.layout == "padded" and problem.ragged):
+        return False
+    if not (isinstance(mask, And) and len(mask.of) == 2 and isinstance(mask.of[0], Full | Causal)):
+        return False
+    return _of_keys(mask.of[1]) and (bias.batch or not varies_by_batch(mask.of[1]))
+
+
+def _of_keys(mask: Mask) -> bool:
+    match mask:
+        case Not(part):
+            return _of_keys(part)
+        case PerBatch(every):
+            return all(map(_of_keys, every))
+    return isinstance(mask, Prefix)
+
+
 def selectable(problem: AnyProblem) -> bool:
     """True if the problem's mask is one that `top_mask` makes: of keys that are the same for all sequences."""
     mask = problem.mask
@@ -78,14 +117,18 @@ def _flag_holds(problem: AnyProblem) -> bool:
 def useful(problem: AnyProblem, given: dict[str, Any], ways: tuple[str, ...] | None = None) -> bool:
     """True if the problem can be said so. ways: `says`, where that is known."""
     ways = says(problem) if ways is None else ways
+    given = given | {"mask": way_of(problem, given)}
     told = given["mask"] != "auto" or not by_a_flag(problem)
-    if given["mask"] not in ("auto", *ways) or (given["shape"] != "plain" and not (told or problem.bias)):
+    if given["mask"] not in ("auto", "columns", *ways) or (given["shape"] != "plain" and not (told or problem.bias)):
         return False
     if given["hidden"] != "kept" and (problem.bias is None or given["mask"] in BY_BIAS or not told):
         return False
     if given["hidden"] == "keys" and not hides_keys(problem, given):
         return False
     if given["keys"] == "split" and not two_calls.useful(problem, given["mask"]):
+        return False
+    alone = given["sequences"] == "alone"
+    if alone and not (given["keys"] == "whole" and sequences_alone.useful(problem, given["mask"])):
         return False
     return problem.backward or (not given["splits"] and given["deterministic"])
 
@@ -98,11 +141,13 @@ def hides_keys(problem: AnyProblem, given: dict[str, Any]) -> bool:
 
 def arguments(problem: AnyProblem, bias: Tensor | None, device: torch.device, given: dict[str, Any]) -> dict[str, Any]:
     """Every argument of `dynamic_mask_attention` after query, key and value; differentiable in bias."""
-    p, how = problem, given["mask"]
+    p, how = problem, way_of(problem, given)
     found: dict[str, Any] = {"scale": p.scale, "softcap": p.softcap}
-    if (how == "auto" and by_a_flag(p)) or how == "both":
+    if (how == "auto" and by_a_flag(p)) or how in ("both", "columns"):
         found["causal"] = direction(p.mask)
     mask = None if how == "auto" and by_a_flag(p) else dense_mask(p, device)
+    if how == "columns" and mask is not None and bias is not None:
+        bias, mask = bias.masked_fill(unseen_keys(mask, bias), float("-inf")), None
     if bias is not None:
         if mask is not None and (how in BY_BIAS or given["hidden"] == "nan"):
             seen = _heads(mask, bias)

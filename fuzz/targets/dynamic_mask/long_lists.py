@@ -4,9 +4,8 @@ One side has a few tokens and the other thousands, of which most tiles are empty
 kernels visit stays little. Tiles that a second turn takes in are few, so the last one of so long a side holds a pair
 always. See kernels.dynamic_mask.tile_lists.
 
-NOTE [consecutive lengths]: one such case in CONSECUTIVE_SHARE is a packed call of many short sequences instead, whose
-lengths are consecutive numbers. A compiled kernel compares each row of its tile with a length by an instruction of its
-own, and such a bound is wrong for one length in 16 to 64.
+NOTE [remainders]: SPREAD of five such cases have 16 short sequences instead, in a packed call or in calls of their own,
+whose lengths have other remainders by a tile each: see fuzz/generate/remainders.py and sequences_alone.py.
 """
 
 from __future__ import annotations
@@ -15,25 +14,33 @@ import random
 
 from fuzz.core.case import Case, Inputs
 from fuzz.core.target import Target
-from oracles.masks import Blocks, Causal, Full, Intervals, Mask, Window
+from fuzz.generate.remainders import spread_lengths
+from oracles.masks import Blocks, Causal, Full, Intervals, Mask, TopK, Window
 from oracles.problem import Bias, Problem
 
 TILE = 64  # queries and keys of a tile
 COUNTS = (65, 127, 129, 161, 193, 225, 256, 257, 258, 300)  # tiles of the long side
 TURN = 256  # of them that the kernels take in at a time
 FEW = (1, 2, 17, 64, 65)  # tokens of the other one, half the time; else any number up to the last
-KEPT = (1, 8, 24, 48, 64)  # tiles of each row or column that hold a pair, at most
+KEPT = (1, 8, 24, 48, 64, 160)
 DIMS = (8, 32, 64)
-SHARE = 10  # one case in so many is of this file
-CONSECUTIVE_SHARE = 2
-FIRST, SEQUENCES = (1, 17, 33, 49, 65), (16, 32)  # first of the consecutive lengths, and how many there are
+SHARE = 7  # one case in so many is of this file
+SPREAD = 3  # of five of these: NOTE [remainders]
+SPREAD_MASKS: tuple[Mask, ...] = (
+    Causal("top_left"),
+    Causal("bottom_right"),
+    Full(),
+    Window(9, 5, "bottom_right"),
+    TopK(8, Causal("bottom_right")),
+    Blocks(16, 16, ("MF.MFM.F",) * 8, 1),
+)
 
 
 def draw_case(draw: random.Random, target: Target, repeats: int) -> Case:
     """A case whose longest list is of that many tiles, of which a few hold a pair, in any places."""
     support = target.support
-    if "packed" in support.layouts and draw.randint(1, CONSECUTIVE_SHARE) == 1:
-        return _consecutive(draw, target, repeats)
+    if draw.randint(1, 5) <= SPREAD:
+        return _spread(draw, target, repeats)
     dim = draw.choice(sorted(support.dims or DIMS))
     count, kept = draw.choice(COUNTS), draw.choice(KEPT)
     few = draw.choice((draw.choice(FEW), draw.randint(1, FEW[-1])))
@@ -70,34 +77,39 @@ def draw_case(draw: random.Random, target: Target, repeats: int) -> Case:
 def _sample(chosen: random.Random, count: int, kept: int) -> list[int]:
     """`kept` different tiles of `count`; among them the last one where that takes a second turn."""
     last = [count - 1] * (count > TURN)
-    return last + chosen.sample(range(count - len(last)), kept - len(last))
+    return last + chosen.sample(range(count - len(last)), min(kept, count) - len(last))
 
 
-def _consecutive(draw: random.Random, target: Target, repeats: int) -> Case:
-    """NOTE [consecutive lengths]. Keys are as many as queries, or longer where queries are shorter."""
+def _spread(draw: random.Random, target: Target, repeats: int) -> Case:
+    """NOTE [remainders]. Keys have lengths of their own, and may be fewer or more than queries."""
     support = target.support
     dim = draw.choice(sorted(support.dims or DIMS))
-    first, count = draw.choice(FIRST), draw.choice(SEQUENCES)
-    lengths = tuple(range(first, first + count))
-    heads_kv, heads_q = draw.choice(((1, 1), (1, 2), (2, 2)))
+    layout = draw.choice(support.layouts)
+    lengths_q, lengths_k = spread_lengths(draw), spread_lengths(draw)
+    heads_kv, heads_q = draw.choice(((1, 1), (1, 2)))
+    bias = None
+    if support.bias and draw.choice((True, False)):
+        bias = Bias(batch=layout == "padded", heads=draw.choice((True, False)), rows=draw.choice((True, False)))
     problem: Problem = target.with_fewer_kernels(  # type: ignore[assignment]
         Problem(
-            lengths,
-            draw.choice((lengths, lengths[::-1])),
+            lengths_q,
+            lengths_k,
             heads_q,
             heads_kv,
             dim,
             dim,
             draw.choice(support.dtypes),
-            layout="packed",
-            mask=draw.choice((Causal("top_left"), Causal("bottom_right"), Full(), Window(9, 5, "bottom_right"))),
-            bias=Bias(rows=draw.choice((True, False))) if support.bias and draw.choice((True, False)) else None,
+            layout=layout,
+            mask=draw.choice(SPREAD_MASKS),
+            bias=bias,
             softcap=draw.choice((0.0, 0.0, 30.0)) if support.softcap else 0.0,
             backward=support.backward,
         )
     )
-    variant = draw.choice(target.variants_for(problem))
-    return Case(target.name, problem, Inputs(seed=draw.randint(0, 255)), dict(variant), repeats=repeats)
+    variant = dict(draw.choice(target.variants_for(problem)))
+    if layout == "padded":
+        variant = {name: value for name, value in variant.items() if name != "keys"} | {"sequences": "alone"}
+    return Case(target.name, problem, Inputs(seed=draw.randint(0, 255)), variant, repeats=min(repeats, 2))
 
 
 def _whole_tiles(chosen: random.Random, count: int, places: list[list[int]], *, of_keys: bool) -> Mask:

@@ -7,18 +7,21 @@ from typing import Any
 
 from fuzz.core.case import Case
 from fuzz.core.script_call import ScriptError, Text
-from fuzz.targets.dynamic_mask.call import BY_BIAS, OPTIONS, by_a_flag, direction
+from fuzz.targets.dynamic_mask.call import BY_BIAS, OPTIONS, by_a_flag, direction, way_of
 from oracles.problem import AnyProblem, Bias, cumulative
 
 
 def call_text(case: Case, kernel: str, imports: Sequence[str], setup: str) -> Text:
     """Lines that make mask and bias of `keep`, and the call. Raises ScriptError for tensors in another shape than the
-    plain one, for a mask that the kernel's own selection makes, and for keys in two calls."""
+    plain one, for a mask that the kernel's own selection makes, for keys in two calls, and for sequences in calls of
+    their own."""
     p, given = case.problem, OPTIONS.of(case)
     if given["mask"] == "selected":
         raise ScriptError(f"{case.target}: no script for a mask that `top_mask` makes")
     if given["keys"] == "split":
         raise ScriptError(f"{case.target}: no script for keys in two calls")
+    if given["sequences"] == "alone":
+        raise ScriptError(f"{case.target}: no script for sequences in calls of their own")
     if given["shape"] != "plain":
         raise ScriptError(f"{case.target}: no script for a mask in the shape {given['shape']!r}")
     lines, named = _planes(p, given)
@@ -39,9 +42,10 @@ def call_text(case: Case, kernel: str, imports: Sequence[str], setup: str) -> Te
 
 def _planes(p: AnyProblem, given: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Lines that make `bias`, and the arguments that say the mask."""
-    how, flag = given["mask"], given["mask"] == "auto" and by_a_flag(p)
+    how = way_of(p, given)
+    flag = how == "columns" or (how == "auto" and by_a_flag(p))
     lines, named = [], []
-    keys = p.bias if given["hidden"] == "keys" else None
+    keys = p.bias if given["hidden"] == "keys" or how == "columns" else None
     if not flag and how != "bias":
         kept = "keep | ~by_bools" if how == "alternating" else "keep"
         if keys is not None:

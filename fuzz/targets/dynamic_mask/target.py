@@ -19,7 +19,7 @@ from fuzz.core.surface import Surface
 from fuzz.core.target import Tensors, Variant
 from fuzz.targets import merge_by_lse
 from fuzz.targets.autograd import AutogradTarget
-from fuzz.targets.dynamic_mask import two_calls
+from fuzz.targets.dynamic_mask import sequences_alone, two_calls
 from fuzz.targets.dynamic_mask.call import OPTIONS, SHAPES, by_a_flag, calls, mixed_tiles, says, useful
 from fuzz.targets.dynamic_mask.counters import check_tiles
 from fuzz.targets.dynamic_mask.long_lists import SHARE
@@ -48,6 +48,7 @@ SUPPORT = Support(
     lse=True,
     max_pairs=1 << 24,
 )
+SPLIT_WEIGHT = 6  # of keys in two calls among the ways of a call, of which each other one has 1
 _SURFACE = Surface.declared(
     "dynamic_mask_answer(query, key, value, mask=None, bias=None, *, causal=None, scale=None, softcap=0.0, "
     "cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None, deterministic=True, num_splits=0)"
@@ -65,6 +66,7 @@ class BundledDynamicMask(AutogradTarget):
     clears_padding = True
     long_lists_share = SHARE
     any_length_share = 2
+    ordered_share = 3
     script_setup = ""  # lines of a script before it imports the kernel
 
     def __init__(self, mutant: str = "") -> None:
@@ -87,8 +89,9 @@ class BundledDynamicMask(AutogradTarget):
         return "needs triton (pip install triton)" if find_spec("triton") is None else super().missing()
 
     def native_masks(self, dtype: Dtype, dim: int) -> tuple[str, ...]:
-        """See Target: masks with empty tiles, which is what the kernel is for, and causal ones."""
-        return ("top_k", "top_k", "top_k", "blocks", "pairs", "pairs", "window", "causal", "full", "per_head")
+        """See Target: masks with empty tiles, which is what the kernel is for, causal ones, and padding to the left."""
+        sparse = ("top_k", "top_k", "top_k", "blocks", "pairs", "pairs", "window")
+        return (*sparse, "causal", "full", "left_padded", "left_padded", "per_head", "per_batch_and_head")
 
     def variants_for(self, problem: AnyProblem) -> tuple[Variant, ...]:
         """See Target: every way to say the mask, in every shape; parts of the sums of dK and dV."""
@@ -99,7 +102,9 @@ class BundledDynamicMask(AutogradTarget):
         if problem.bias is not None and not by_a_flag(problem):
             offered["hidden"] = ("nan", "keys") if problem.bias.cols else ("nan",)
         if problem.backward:
-            offered |= {"splits": (2, 3), "deterministic": (False,), "keys": ("split",)}
+            offered |= {"splits": (2, 3), "deterministic": (False,), "keys": ("split",) * SPLIT_WEIGHT}
+        if sequences_alone.useful(problem):
+            offered["sequences"] = ("alone",)
         ways, defaults = OPTIONS.draws(**offered), OPTIONS.defaults
         return tuple(way for way in map(_split, ways) if useful(problem, defaults | way, said))
 
@@ -130,20 +135,29 @@ class BundledDynamicMask(AutogradTarget):
             kernel_of(self.mutant)
         injection = f"dynamic_mask!{self.mutant}" if self.mutant else ""
         found = []
-        for given in calls(p, bias, tensors.q.device, OPTIONS.of(case)):
-            settings = {name: given.pop(name) for name in ("deterministic", "num_splits") if name in given}
-            call = checked(tensors.q, tensors.k, tensors.v, **given, injection=injection)
-            found += launches_of(call, p.backward, tensors.do, **settings)
+        how, whole = OPTIONS.of(case), replace(tensors, bias=bias)
+        for of, part in sequences_alone.parts_of(p, whole) if how["sequences"] == "alone" else ((p, whole),):
+            for given in calls(of, part.bias, part.q.device, how):
+                settings = {name: given.pop(name) for name in ("deterministic", "num_splits") if name in given}
+                call = checked(part.q, part.k, part.v, **given, injection=injection)
+                found += launches_of(call, p.backward, part.do, **settings)
         return found
 
     def forward(self, case: Case, tensors: Tensors) -> tuple[Tensor, Tensor | None]:
         """O and LSE. Raises DeviceError where the kernel's counts of tiles are not those of the mask."""
-        parts = []
-        for given in calls(case.problem, tensors.bias, tensors.q.device, OPTIONS.of(case)):
-            answer = _SURFACE.call(kernel_of(self.mutant), tensors.q, tensors.k, tensors.v, **given)
-            check_tiles(answer.tiles, case.problem, given, *_tile_sizes(case.problem))
-            parts.append((answer.out, answer.lse))
-        return parts[0] if len(parts) == 1 else merge_by_lse.merged(parts)
+        how = OPTIONS.of(case)
+
+        def call(problem: AnyProblem, part: Tensors) -> tuple[Tensor, Tensor]:
+            parts = []
+            for given in calls(problem, part.bias, part.q.device, how):
+                answer = _SURFACE.call(kernel_of(self.mutant), part.q, part.k, part.v, **given)
+                check_tiles(answer.tiles, problem, given, *_tile_sizes(problem))
+                parts.append((answer.out, answer.lse))
+            return parts[0] if len(parts) == 1 else merge_by_lse.merged(parts)
+
+        if how["sequences"] == "alone":
+            return sequences_alone.joined(case.problem, tensors, call)
+        return call(case.problem, tensors)
 
     def numerics_of(self, case: Case) -> Numerics:
         """See Target: where keys are in two calls, more is rounded."""

@@ -22,7 +22,7 @@ def useful(problem: AnyProblem, mask: object) -> bool:
     """True if both calls have keys, their LSEs a gradient, and no entry of a bias gets one from both. mask: how it is
     said."""
     by_column = problem.bias is None or problem.bias.cols
-    return problem.backward and problem.len_k > TILE and mask != "bias" and by_column
+    return problem.backward and problem.len_k > TILE and mask not in ("bias", "columns") and by_column
 
 
 def inexact(case: Case) -> bool:

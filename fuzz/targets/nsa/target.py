@@ -63,6 +63,7 @@ class BundledNativeSparse(AutogradTarget):
     numerics = TENSOR_CORES
     relations = _RELATIONS
     deterministic = True
+    many_blocks = True
     long_lists_share = 6  # half of its kernels make lists
 
     def __init__(self, mutant: str = "") -> None:

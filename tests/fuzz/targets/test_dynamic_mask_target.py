@@ -12,13 +12,15 @@ from msgspec.structs import replace
 
 from fuzz.core.case import Case, Inputs
 from fuzz.core.refusal import refusal
-from fuzz.core.target import DeviceError
+from fuzz.core.target import DeviceError, Tensors
+from fuzz.generate.cases import drawer
 from fuzz.generate.masks import Sizes, native_mask
-from fuzz.targets.dynamic_mask import long_lists
-from fuzz.targets.dynamic_mask.call import OPTIONS, SHAPES, arguments, calls, direction, says, useful
+from fuzz.judging.judge import execute
+from fuzz.targets.dynamic_mask import long_lists, sequences_alone
+from fuzz.targets.dynamic_mask.call import OPTIONS, SHAPES, arguments, calls, direction, says, useful, way_of
 from fuzz.targets.dynamic_mask.catalog import CLASSES
 from fuzz.targets.dynamic_mask.counters import check_tiles, mask_of
-from oracles.masks import And, Blocks, Causal, Full, Intervals, PerHead, TopK, Window
+from oracles.masks import And, Blocks, Causal, Full, Intervals, Not, PerBatch, PerHead, Prefix, TopK, Window
 from oracles.problem import Bias, Problem, dense_mask
 
 DEVICE = torch.device("cpu")
@@ -186,16 +188,13 @@ def test_causality_ends_a_row_of_tiles_and_a_sequence_its_own():
 
 
 def test_long_lists_are_longer_than_a_warp_adds_up_and_some_than_a_turn_and_few_tiles_hold_a_pair():
-    target, longest, kinds, sequences = CLASSES["emulator"](), set(), set(), set()
+    target, longest, kinds = CLASSES["emulator"](), set(), set()
     few, turns = set(), 0
     for seed in range(80):
         case = target.draw_long_lists(random.Random(seed), 2)
         assert refusal(target, case) is None
         p = case.problem
-        if len(p.lengths_q) > 1:  # consecutive lengths
-            assert p.layout == "packed" and sorted(p.lengths_k) == list(p.lengths_q)
-            assert list(p.lengths_q) == list(range(p.lengths_q[0], p.lengths_q[-1] + 1))
-            sequences.add(len(p.lengths_q))
+        if len(p.lengths_q) > 1:
             continue
         longest.add(max(-(-p.len_q // 64), -(-p.len_k // 64)))
         if isinstance(p.mask, Blocks):
@@ -212,7 +211,93 @@ def test_long_lists_are_longer_than_a_warp_adds_up_and_some_than_a_turn_and_few_
             turns += 1
     assert min(longest) > 64 and max(longest) > 256 and kinds == {Blocks, Intervals}
     assert turns > 5 and len(few) > 2 * len(long_lists.FEW)
-    assert sequences == set(long_lists.SEQUENCES)
+
+
+def test_cases_of_16_short_sequences_have_16_remainders_and_padded_ones_a_call_for_each():
+    target, layouts = CLASSES["emulator"](), set()
+    for seed in range(80):
+        case = target.draw_long_lists(random.Random(seed), 3)
+        assert refusal(target, case) is None
+        p = case.problem
+        if len(p.lengths_q) > 1:
+            assert {len({n % 64 for n in lengths}) for lengths in (p.lengths_q, p.lengths_k)} == {16}
+            assert (case.variant.get("sequences") == "alone") == (p.layout == "padded") and case.repeats == 2
+            layouts.add(p.layout)
+    assert layouts == {"padded", "packed"}
+
+
+def test_of_a_session_a_tenth_has_gradients_of_lse_and_a_third_tensors_in_orders_of_their_own():
+    target = CLASSES["emulator"]()
+    found = [drawer(target)(random.Random(seed)) for seed in range(600)]
+    assert all(refusal(target, case) is None for case in found)
+    given = [OPTIONS.of(case) for case in found]
+    assert 40 <= sum(one["keys"] == "split" for one in given) <= 90
+    assert sum(one["sequences"] == "alone" for one in given) >= 15
+    assert sum(way_of(case.problem, one) == "columns" for case, one in zip(found, given, strict=True)) >= 5
+    stores = [(case.inputs.q, case.inputs.k, case.inputs.v, case.inputs.do) for case in found]
+    assert sum(len({one.order for one in some}) > 1 for some in stores) >= 150
+
+
+ALONE = replace(TOP, lengths_q=(5, 9, 1), lengths_k=(40, 3, 64), mask=PerBatch((Causal(), TopK(3, Causal()))))
+
+
+def test_sequences_alone_are_views_of_the_batch_beside_nan_and_joined_with_empty_padding():
+    q, k = torch.randn(3, 4, 9, 16), torch.randn(3, 2, 64, 16)
+    bias = torch.randn(3, 1, 1, 64)
+    problem = replace(ALONE, bias=Bias(batch=True, heads=False, rows=False))
+    parts = list(sequences_alone.parts_of(problem, Tensors(q, k, k, q, bias)))
+    for b, (of, part) in enumerate(parts):
+        n, m = problem.lengths_q[b], problem.lengths_k[b]
+        assert (of.lengths_q, of.lengths_k, of.batch) == ((n,), (m,), 1)
+        assert torch.equal(part.q, q[b : b + 1, :, :n]) and torch.equal(part.k, k[b : b + 1, :, :m])
+        assert torch.equal(part.bias, bias[b : b + 1, ..., :m]) and torch.equal(part.do, part.q)
+        expected = dense_mask(problem)[b : b + 1, :, :n, :m]
+        assert torch.equal(dense_mask(of).expand_as(expected), expected)
+        assert n == 9 or part.q._base[b, 0, n].isnan().all()
+    out, lse = sequences_alone.joined(problem, Tensors(q, k, k, q, bias), lambda of, part: (part.q, part.q[..., 0]))
+    for b, n in enumerate(problem.lengths_q):
+        assert torch.equal(out[b, :, :n], q[b, :, :n]) and not out[b, :, n:].any()
+        assert lse[b, :, n:].isneginf().all()
+
+
+def test_sequences_alone_need_tokens_and_a_bias_of_their_own():
+    alone = OPTIONS.defaults | {"sequences": "alone"}
+    assert useful(ALONE, alone) and not useful(ALONE, alone | {"mask": "selected"})
+    for other in (
+        replace(ALONE, layout="packed"),
+        replace(ALONE, lengths_q=(0, 9, 1)),
+        replace(ALONE, bias=Bias()),
+        replace(TOP, lengths_q=(9,), lengths_k=(40,)),
+    ):
+        assert not useful(other, alone)
+    assert useful(replace(ALONE, bias=Bias(grad=False)), alone)
+
+
+@pytest.mark.parametrize("mask", [Not(Prefix(7)), PerBatch((Not(Prefix(7)), Not(Prefix(40))))], ids=str)
+def test_padding_to_the_left_is_a_flag_and_minus_infinity_in_the_bias(mask):
+    both = isinstance(mask, PerBatch)
+    problem = replace(TOP, mask=And((Causal("bottom_right"), mask)), bias=Bias(batch=both, heads=False, rows=False))
+    given = said(problem, torch.randn(2 if both else 1, 1, 1, 40))
+    assert "mask" not in given and given["causal"] == "bottom_right"
+    flag = dense_mask(replace(problem, mask=Causal("bottom_right")))
+    assert torch.equal((flag & given["bias"].isfinite()).expand(2, 1, 9, 40), dense_mask(problem).expand(2, 1, 9, 40))
+    assert "mask" in said(problem, torch.randn(2 if both else 1, 1, 1, 40), mask="bool")
+    for other in (replace(problem, bias=None), replace(problem, bias=Bias(batch=both, cols=False))):
+        assert way_of(other, OPTIONS.defaults) == "auto"
+    assert way_of(replace(problem, bias=Bias(batch=False)), OPTIONS.defaults) == ("auto" if both else "columns")
+    assert not useful(problem, OPTIONS.defaults | {"hidden": "keys"})
+
+
+@pytest.mark.compiled_triton
+@pytest.mark.skipif(torch.cuda.is_available(), reason="kernels run on the GPU")
+@pytest.mark.parametrize("way", [{"sequences": "alone"}, {}], ids=str)
+def test_a_loop_over_a_batch_and_padding_to_the_left_are_right_on_the_emulated_gpu(way):
+    mask = Causal("bottom_right") if way else And((Causal(), Not(Prefix(3))))
+    lengths = ((5, 9, 17), (5, 30, 64)) if way else ((17, 17), (30, 30))
+    problem = Problem(*lengths, 2, 1, 32, 32, "float16", mask=mask, bias=Bias(batch=True, heads=False, rows=False))
+    target = CLASSES["emulator"]()
+    verdict = execute(Case(target.name, problem, variant=way, repeats=2), target, lambda phase, seconds: None)
+    assert verdict.outcome == "pass", verdict.findings
 
 
 def test_masks_of_single_pairs_have_tiles_that_one_pair_decides():
@@ -240,6 +325,7 @@ def test_sums_in_any_order_may_differ():
         {"mask": "alternating"},
         {"hidden": "nan"},
         {"hidden": "keys"},
+        {"left padded": True},
     ],
     ids=str,
 )
@@ -250,6 +336,8 @@ def test_a_script_of_a_case_that_is_right_passes(way, layout, tmp_path):
 
     target = CLASSES["interpreter"]()
     problem = replace(KV_BIAS, layout=layout, lengths_q=(9, 4) if layout == "packed" else (9, 9))
+    if "left padded" in way:
+        problem, way = replace(problem, mask=And((Causal("bottom_right"), Not(Prefix(33))))), {}
     path = tmp_path / "case.py"
     path.write_text(write_script(Case(target.name, problem, variant=way), target, None))
     done = subprocess.run(

@@ -1,5 +1,5 @@
-"""Findings about launches inside a grid (clusterlaunchcontrol) and about registers of warps (setmaxnreg): the name of
-each kind, and its sentence. See `kinds.py`."""
+"""Findings about launches inside a grid (clusterlaunchcontrol), registers of warps (setmaxnreg) and copies in flight
+(cp.async): the name of each kind, and its sentence. See `kinds.py`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from fuzz.devices.emulator.state import tables as st
 LAUNCH_NAMES = {
     st.F_CLC_AGAIN: "try_cancel after a failed one",
     st.F_REGISTERS: "setmaxnreg misused",
+    st.F_COPY_IN_FLIGHT: "shared memory used while a cp.async is under way to it",
 }
 
 
@@ -36,10 +37,20 @@ def _registers(s: Seen) -> str:
     return f"executes a setmaxnreg that {other} never executes; all four must execute the same"
 
 
+def _copy_in_flight(s: Seen) -> str:
+    issuer = "the same warp" if s.own else s.other
+    verb = "issues a cp.async to" if s.name.startswith("cp.async.c") else s.verb
+    return (
+        f"{verb} {s.place}, to which a cp.async of {issuer} is under way; a cp.async.wait_group of the thread that "
+        "issued it is missing"
+    )
+
+
 LAUNCH_SENTENCES: dict[int, Callable[[Seen], str]] = {
     st.F_CLC_AGAIN: lambda s: (
         "asks to cancel the launch of a cluster after its CTA has seen such a request fail; PTX leaves undefined what "
         "happens"
     ),
     st.F_REGISTERS: _registers,
+    st.F_COPY_IN_FLIGHT: _copy_in_flight,
 }

@@ -1,7 +1,9 @@
 """Cells of shared memory's shadow: who wrote a granule last. Compiled by numba.
 
-A cell is the CTA's age (20 bits) | strong (1) | who (10 bits, the entity's number in its cluster) | clock (32). The age
-tells the cells of one CTA from those of the one before it in the same memory.
+A cell is in flight (1 bit) | the CTA's age (20) | strong (1) | who (10, the entity's number in its cluster) | clock
+(32). The age tells the cells of one CTA from those of the one before it in the same memory. A granule to which a
+cp.async is under way is in flight, from the instruction on until the copy is waited for. Its cell is negative, so that
+`cell >> 43` is no age: whoever compares the two leaves it to `shared_shadow.py`.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from fuzz.devices.emulator.state import tables as st
 
 LOW32 = 0xFFFFFFFF
 STRONG_SHARED = 1 << 42
+IN_FLIGHT = -(1 << 63)
 AGES = 0xFFFFF
 
 

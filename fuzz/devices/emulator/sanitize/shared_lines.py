@@ -13,7 +13,7 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator.sanitize import vector_clocks
-from fuzz.devices.emulator.sanitize.shared_cells import LOW32, age_of, packed
+from fuzz.devices.emulator.sanitize.shared_cells import IN_FLIGHT, LOW32, age_of, packed
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import address, contiguous
 from fuzz.devices.emulator.state.intrinsics import any_above, i64, u32, w32, w64
@@ -149,15 +149,15 @@ def read_line_async(of, proxy, line):
 
 @njit
 def write_cell(of, number, known, readers):
-    """Notes a weak write of all that has one cell; False where that is a split line, or the write not ordered after
-    what was there. known: K_KNOWN."""
+    """Notes a weak write of all that has one cell; False where that is a split line, a cp.async is under way to it, or
+    the write not ordered after what was there. known: K_KNOWN."""
     cells, clocks, size, age, me, now, block = of
     cell = i64(cells + 8 * number)
     if cell >> 43 == age:
         x = cell >> 32 & 1023
         if x != me and i64(block + 8 * x) < (cell & LOW32):
             return False
-    elif cell == SPLIT:
+    elif cell < 0:
         return False
     at = clocks + size * number
     for x in range(0, readers, 4):
@@ -209,7 +209,7 @@ def write_lines(of, hosts, memory, act, known, readers):
                 x = cell >> 32 & 1023
                 if x != me and i64(block + 8 * x) < (cell & LOW32):
                     continue
-            elif cell == SPLIT:
+            elif cell < 0:
                 continue
             ordered = cell
         at, later = clocks + size * number, 0
@@ -219,6 +219,32 @@ def write_lines(of, hosts, memory, act, known, readers):
             continue
         w64(cells + 8 * number, record)
         noted |= 1 << lane
+    return noted
+
+
+@njit
+def begin_copies(of, hosts, memory, act):
+    """Copies are under way to the lines at the lanes' host addresses, whose writes `write_lines` has noted."""
+    cells, _, _, age, me, now, _ = of
+    record = packed(age, 0, me, now) | IN_FLIGHT
+    for lane in range(32):
+        if act >> lane & 1:
+            w64(cells + 8 * ((i64(hosts + 8 * lane) - memory) >> 4), record)
+
+
+@njit
+def end_copies(of, hosts, memory, act):
+    """Copies to the lines at the lanes' host addresses arrive; returns the lanes whose line is not split. Who has used
+    a line meanwhile was found out then, so nothing is compared."""
+    cells, _, _, age, me, now, _ = of
+    record = packed(age, 0, me, now)
+    noted = 0
+    for lane in range(32):
+        if act >> lane & 1:
+            here = cells + 8 * ((i64(hosts + 8 * lane) - memory) >> 4)
+            if i64(here) != SPLIT:
+                w64(here, record)
+                noted |= 1 << lane
     return noted
 
 

@@ -12,6 +12,7 @@ from numba import njit
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.sanitize import cluster_order, shared_lines, tensor_reads, vector_clocks
 from fuzz.devices.emulator.sanitize.shared_cells import (
+    IN_FLIGHT,
     LOW32,
     STRONG_SHARED,
     age_in_cell,
@@ -70,17 +71,50 @@ def _note(m, w, own, slot, pc, lane, a, size, write, strong, mine, now, first, b
         if age_in_cell(cell) != age:
             if write & 1 == 0 and k[st.K_CHECKS] & st.CHECK_UNINITIALISED:
                 finding(m, st.F_UNINITIALISED, pc, w, lane, address_in(m, w, slot, place), size, 0, -1)
-        elif races and write != EQUAL and not (strong and cell & STRONG_SHARED):
+        elif races:
             x = entity_of(cell)
             if x != mine and i64(block + 8 * x) < (cell & LOW32):
-                kind = st.F_RACE_WW if write == 1 else st.F_RACE_WR
-                finding(m, kind, pc, w, lane, address_in(m, w, slot, place), size, 0, first + x)
+                if write != EQUAL and not (strong and cell & STRONG_SHARED):
+                    kind = st.F_RACE_WW if write == 1 else st.F_RACE_WR
+                    finding(m, kind, pc, w, lane, address_in(m, w, slot, place), size, 0, first + x)
+            elif cell < 0:
+                copied_to(m, w, slot, pc, lane, place, size, first + x)
         if write:
             if races:
                 _after_reads(m, w, own, slot, pc, lane, place, at, size, mine, first, block, reads)
             w64(here, packed(age, strong, mine, now))
         elif not strong:
             w32(reads + 4 * mine, now)
+
+
+@njit
+def copied_to(m, w, slot, pc, lane, place, size, other):
+    """An access of memory to which a cp.async of entity `other`, that the access is ordered after, is under way."""
+    finding(m, st.F_COPY_IN_FLIGHT, pc, w, lane, address_in(m, w, slot, place), size, 0, other)
+
+
+@njit
+def begin_copy(m, w, a, size):
+    """A cp.async of the warp to `size` bytes at `a` of its CTA's shared memory is under way; its write is noted."""
+    _copied(m, w, a, size, IN_FLIGHT)
+
+
+@njit
+def end_copy(m, w, a, size):
+    """A cp.async of the warp arrives, see `shared_lines.end_copies`."""
+    _copied(m, w, a, size, 0)
+
+
+@njit
+def _copied(m, w, a, size, flight):
+    slot = m.slot[w]
+    me = vector_clocks.number_in(m, slot, w)
+    record = packed(age_of(m, slot), 0, me, vector_clocks.own(m, w)) | flight
+    at = offset(a)
+    end = at + size
+    while at < end:
+        here, _, at = shared_lines.piece(m, slot, at, end)
+        w64(here, record)
 
 
 @njit
@@ -151,6 +185,8 @@ def note_async_read_by(m, w, pc, lane, a, size, reader, clock, unfenced):
                 ordered = x == mine or i64(known + 8 * x) >= (cell & LOW32)
                 kind = unfenced if ordered else st.F_RACE_WR
                 finding(m, kind, pc, w, lane, place, size, 0, origin + x)
+            elif cell < 0:
+                copied_to(m, w, slot, pc, lane, place, size, origin + x)
         w32(reads + 4 * reader, clock)
 
 
@@ -178,5 +214,7 @@ def note_async_write(m, w, slot, pc, lane, a, size, writer, clock):
                 ordered = x == mine or i64(known + 8 * x) >= (cell & LOW32)
                 kind = st.F_BULK_PROXY if ordered else st.F_RACE_WW
                 finding(m, kind, pc, w, lane, address_in(m, w, slot, place), size, 0, origin + x)
+            elif age_in_cell(cell) == age and cell < 0:
+                copied_to(m, w, slot, pc, lane, place, size, origin + x)
             _after_reads(m, w, own, slot, pc, lane, place, at, size, mine, origin, known, reads)
         w64(here, packed(age, 0, writer, clock))

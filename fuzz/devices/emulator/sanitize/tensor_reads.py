@@ -52,6 +52,8 @@ def note_read_of(m, w, slot, pc, lane, a, size):
                 ordered = x == mine or i64(known + 8 * x) >= (cell & LOW32)
                 kind = st.F_TC_PROXY if ordered else st.F_RACE_WR
                 finding(m, kind, pc, w, lane, address_in(m, w, slot, g << lg), size, 0, first + x)
+            elif cell < 0:
+                finding(m, st.F_COPY_IN_FLIGHT, pc, w, lane, address_in(m, w, slot, g << lg), size, 0, first + x)
         w64(reads + 8 * g, mark)
 
 

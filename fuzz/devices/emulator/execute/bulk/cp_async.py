@@ -12,6 +12,7 @@ from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.execute.bulk import warp_copies
 from fuzz.devices.emulator.sanitize import global_lines, shared_lines
 from fuzz.devices.emulator.sanitize.shadow import note
+from fuzz.devices.emulator.sanitize.shared_shadow import begin_copy, end_copy
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import (
     address,
@@ -42,6 +43,7 @@ def copy_async(m, w, pc, wb, cb, c, act):
     prefix, shared, memory = own_shared(m, w)
     low, high, delta = 0, 0, 0
     whole, stored = 0, 0  # lanes whose reads of global memory, and whose writes of shared memory, are noted
+    writes = 0  # lanes that copy to shared memory, where that is checked
     if checking:
         stored = shared_lines.write_groups(m, w, to, a64, to_immediate, act, size)
         if limit == op.ABSENT:
@@ -89,7 +91,8 @@ def copy_async(m, w, pc, wb, cb, c, act):
             if n > 0 and not whole >> lane & 1:
                 note(m, w, pc, lane, op.GLOBAL, s, n, 0, 0)
             if not stored >> lane & 1:
-                note(m, w, pc, lane, op.SHARED, a, size, 1, 0)  # it may arrive at once …
+                note(m, w, pc, lane, op.SHARED, a, size, 1, 0)
+            writes |= 1 << lane
         i = m.pending[w]
         if i >= st.COPIES:
             finding(m, st.F_COPIES, pc, w, lane, a, size, i)
@@ -103,6 +106,9 @@ def copy_async(m, w, pc, wb, cb, c, act):
         m.copies[w, i, st.COPY_HAVE] = n
         m.copies[w, i, st.COPY_ADDRESS] = a
         m.copies[w, i, st.COPY_PC] = pc
+    for lane in range(32):  # after all writes are noted: two lanes that copy to one place do so together
+        if writes >> lane & 1:
+            begin_copy(m, w, address(to, a64, lane, to_immediate), size)
 
 
 @njit
@@ -120,12 +126,6 @@ def complete(m, w, act, keep):
         return
     left, i = 0, 0
     checking = m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED)
-    prefix, shared, _ = own_shared(m, w)
-    lines = checking and shared_lines.writes_lines(m, w)
-    of, known, readers = shared_lines.NOTHING, m.k[st.K_KNOWN], 0
-    if lines:
-        of = shared_lines.lines_of(m, w)
-        readers = shared_lines.readers_known(m, w, of)
     first = st.address_of(m.copies, w * st.COPIES * 8)
     groups = st.address_of(m.groups, w * 32)
     while i < n:
@@ -150,12 +150,8 @@ def complete(m, w, act, keep):
         to, source = i64(row + 8 * st.COPY_TO), i64(row + 8 * st.COPY_FROM)
         size, have = i64(row + 8 * st.COPY_BYTES), i64(row + 8 * st.COPY_HAVE)
         warp_copies.copy(to, source, size, have)
-        if checking:  # … or as late as this
-            a = i64(row + 8 * st.COPY_ADDRESS)
-            x = a ^ prefix
-            whole = lines and size == 16 and x >= 0 and x + 16 <= shared
-            if not (whole and shared_lines.write_cell(of, x >> 4, known, readers)):
-                note(m, w, i64(row + 8 * st.COPY_PC), lane, op.SHARED, a, size, 1, 0)
+        if checking:
+            end_copy(m, w, i64(row + 8 * st.COPY_ADDRESS), size)
         if m.k[st.K_SLEEPERS]:
             wake(m, to, size)
     m.pending[w] = left

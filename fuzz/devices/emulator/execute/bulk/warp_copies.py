@@ -4,9 +4,8 @@ The rows of `copies` that such lanes would have are used in another way: the fir
 lanes (those that are left, and those that read: the others get zeros), the bytes of each and, in place of an address,
 the number of rows; then come the lanes' host addresses, WARP_ROWS in all.
 
-Where memory is checked, they are lanes of 16 bytes whose accesses are all ordered as they should be, line by line; and
-it is looked at again, when the copies arrive, whether their writes still are. `cp_async.py` has all other lanes, and
-what is found.
+Where memory is checked, they are lanes of 16 bytes whose accesses are all ordered as they should be, line by line.
+`cp_async.py` has all other lanes, and what is found.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.sanitize import global_lines, shared_lines
-from fuzz.devices.emulator.sanitize.shadow import note
+from fuzz.devices.emulator.sanitize.shared_shadow import end_copy
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import address, operand, own_shared, wake
 from fuzz.devices.emulator.state.intrinsics import copy16, ctz, i64, popc, s32, u8, u32, w8, w64
@@ -87,7 +86,10 @@ def _ordered(m, w, source, immediate, row, act, reads):
     of = shared_lines.lines_of(m, w)
     readers = shared_lines.readers_known(m, w, of)
     _, _, memory = own_shared(m, w)
-    return shared_lines.write_lines(of, row + TO_LANES, memory, act, m.k[st.K_KNOWN], readers) == act
+    if shared_lines.write_lines(of, row + TO_LANES, memory, act, m.k[st.K_KNOWN], readers) != act:
+        return False
+    shared_lines.begin_copies(of, row + TO_LANES, memory, act)
+    return True
 
 
 @njit
@@ -136,14 +138,7 @@ def complete(m, w, act, keep, row, groups, checking):
 def _arrive(m, w, row, due):
     """Notes the writes of copies that arrive, as late as now."""
     _, _, memory = own_shared(m, w)
-    noted = 0
-    if shared_lines.writes_lines(m, w):
-        of = shared_lines.lines_of(m, w)
-        readers = shared_lines.readers_known(m, w, of)
-        noted = shared_lines.write_lines(of, row + TO_LANES, memory, due, m.k[st.K_KNOWN], readers)
-    if noted == due:
-        return
-    size, pc = i64(row + 8 * st.COPY_BYTES), i64(row + 8 * st.COPY_PC)
+    noted = shared_lines.end_copies(shared_lines.lines_of(m, w), row + TO_LANES, memory, due)
     for lane in range(32):
         if (due & ~noted) >> lane & 1:
-            note(m, w, pc, lane, op.SHARED, i64(row + TO_LANES + 8 * lane) - memory, size, 1, 0)
+            end_copy(m, w, i64(row + TO_LANES + 8 * lane) - memory, i64(row + 8 * st.COPY_BYTES))

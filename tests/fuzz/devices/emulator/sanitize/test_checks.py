@@ -276,6 +276,63 @@ def test_copies_arrive_only_when_they_are_waited_for():
     assert out[0] != 9 or not late.ok
 
 
+IN_FLIGHT = "shared memory used while a cp.async is under way to it"
+COPY = "cp.async.ca.shared.global [{to}], [%p0], {size}; cp.async.commit_group;"
+
+
+@pytest.mark.parametrize(
+    "use,what",
+    [
+        ("ld.shared.b32 %r0, [s];", "reads"),
+        ("st.shared.b32 [s], 7;", "writes"),
+        ("cp.async.ca.shared.global [s], [%p0+16], 16;", "issues a cp.async to"),
+        ("cp.async.ca.shared.global [s+8], [%p0], 4;", "issues a cp.async to"),
+        ("atom.shared.add.u32 %r0, [s+12], 1;", "updates"),
+    ],
+)
+def test_memory_that_a_copy_of_the_same_thread_is_under_way_to(use, what):
+    """PTX orders a thread's copies with nothing, other copies included, until it waits for them."""
+    body = COPY.format(to="s", size=16) + "{wait}" + use + "cp.async.wait_all;"
+    (found,) = run(body.format(wait=""), words(16, 9), block=1, shared=64).findings
+    assert found.kind == IN_FLIGHT and found.detail.startswith(f"{what} shared memory byte ")
+    assert "to which a cp.async of the same warp is under way" in found.detail
+    assert run(body.format(wait="cp.async.wait_group 0;"), words(16, 9), block=1, shared=64).ok
+    elsewhere = use.replace("[s+8]", "[s+40]").replace("[s+12]", "[s+44]").replace("[s]", "[s+32]")
+    assert IN_FLIGHT not in kinds(run(body.format(wait="").replace(use, elsewhere), words(16, 9), block=1, shared=64))
+
+
+def test_a_pipeline_waits_for_the_copy_before_the_last():
+    """Two buffers: the wait that leaves one group pending is right before the older one's buffer is filled again."""
+    first, second = COPY.format(to="s", size=16), COPY.format(to="s+16", size=16)
+    body = first + second + "cp.async.wait_group {keep};" + first + "cp.async.wait_all; ld.shared.b32 %r0, [s];"
+    assert run(body.format(keep=1), words(4, 9), block=1, shared=64).ok
+    assert kinds(run(body.format(keep=2), words(4, 9), block=1, shared=64)) == {IN_FLIGHT}
+
+
+def test_a_barrier_does_not_stand_in_for_the_wait_of_a_copy():
+    """Each warp reads what the other one copies: after the wait, and the barrier after that."""
+    body = (
+        SHARED_WORD + own_word() + "cp.async.ca.shared.global [%r0], [%d0], 4; {before} bar.sync 0; {after}"
+        "xor.b32 %r3, %r0, 128; ld.shared.b32 %r2, [%r3]; bar.sync 0; cp.async.wait_all;"
+    )
+    wait = "cp.async.wait_all;"
+    assert run(body.format(before=wait, after=""), words(64), block=64, shared=256).ok
+    (found,) = run(body.format(before="", after=""), words(64), block=64, shared=256).findings
+    assert found.kind == IN_FLIGHT and "of CTA (0, 0, 0) warp" in found.detail
+    assert kinds(run(body.format(before="", after=wait), words(64), block=64, shared=256)) <= {
+        IN_FLIGHT,
+        "race: read of an unordered write",
+    }
+    assert not run(body.format(before="", after=wait), words(64), block=64, shared=256).ok
+
+
+def test_lanes_that_copy_to_one_place_together():
+    """A copy of one instruction is no second copy: all lanes bring the same 16 bytes."""
+    body = COPY.format(to="s", size=16) + "cp.async.wait_all; bar.warp.sync -1; ld.shared.b32 %r0, [s];"
+    assert run(body, words(4, 9), block=32, shared=64).ok
+    assert run(body.replace("16;", "4;"), words(4, 9), block=32, shared=64).ok
+
+
 def test_a_copy_of_more_bytes_than_its_size_is_undefined():
     copy = "mov.b32 %r1, {have}; cp.async.cg.shared.global [s], [%p0], 16, %r1; cp.async.wait_all;"
     body = copy + "ld.shared.b32 %r0, [s]; st.global.b32 [%p1], %r0;"

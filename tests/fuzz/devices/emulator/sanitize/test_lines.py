@@ -14,6 +14,7 @@ from fuzz.devices.emulator.state.global_memory import Memory, Written
 
 PLACES = 160  # bytes at which accesses begin
 UNWRITTEN = "read of uninitialised memory"
+IN_FLIGHT = "shared memory used while a cp.async is under way to it"
 RACES = {
     (0, 0): "race: two writes",
     (0, 1): "race: read of an unordered write",
@@ -33,6 +34,7 @@ class Access:
     lanes: int
     apart: bool = True  # the lanes' bytes lie one behind the other; else all lanes access the same
     copy: bool = False  # cp.async, from global memory that nothing writes
+    arrives: bool = False  # a copy that was issued before
 
     def text(self, base: str, wide: bool) -> str:
         """PTX; %r70 is the lane, %d30 and %r71 are its address. Predicate %q1: lane 0, %q{2 + warp}: the warp."""
@@ -80,26 +82,32 @@ def program(seed: int, phases: int, count: int = 14, copies: float = 0) -> list[
 
 
 def expected(accesses: list[Access], initialised: bool) -> list[set[str]]:
-    """What each access is found to do, by the last write and the readers of every byte. An access that is there twice,
-    as a copy that arrives is, does it at both places, with the phase of each."""
+    """What each access is found to do, by the last write and the readers of every byte, and by the copies under way. A
+    copy that arrives is a write, and no finding: who has used its bytes since it was issued was one."""
     wrote: dict[int, Access] = {}
+    under_way: dict[int, bool] = {}
     readers: dict[int, dict[int, Access]] = {}
     found = []
     for one in accesses:
         seen: set[str] = set()
         for byte in one.bytes:
             last = wrote.get(byte)
+            if one.arrives:
+                wrote[byte], under_way[byte] = one, False
+                continue
             if last is None and one.read and not initialised:
                 seen.add(UNWRITTEN)
             if last is not None and (last.warp, last.phase) != (one.warp, one.phase) and last.phase == one.phase:
                 seen.add(RACES[0, int(one.read)])
+            elif under_way.get(byte):
+                seen.add(IN_FLIGHT)
             if one.read:
                 readers.setdefault(byte, {})[one.warp] = one
             else:
                 others = (r for w, r in readers.get(byte, {}).items() if w != one.warp)
                 if any(r.phase == one.phase for r in others):
                     seen.add(RACES[1, 0])
-                wrote[byte] = one
+                wrote[byte], under_way[byte] = one, one.copy
         found.append(seen)
     return found
 
@@ -140,13 +148,13 @@ def with_arrivals(accesses: list[Access], waits: set[tuple[int, int]], phases: i
             for i, one in enumerate(accesses):
                 late = [p for p in range(one.phase, phase) if (p, warp) in waits]
                 if one.copy and one.warp == warp and one.phase <= phase and not late:
-                    found.append(replace(one, phase=phase))
+                    found.append(replace(one, phase=phase, arrives=True))
                     places.append(i)
     return found, places
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_copies_write_when_they_are_issued_and_when_they_arrive(seed):
+def test_nobody_uses_the_bytes_of_a_copy_until_it_is_awaited(seed):
     """A copy of all lanes together is noted down as one (warp_copies.py); what is found is as for each of its bytes."""
     phases = 4
     accesses = program(200 + seed, phases, count=12, copies=0.5)
@@ -193,6 +201,7 @@ def test_one_byte_that_nothing_wrote_is_found_in_the_line_of_its_lane(access, mi
     """Each lane of two warps reads its own 16 bytes, twice; the second warp's are all written."""
     body = f"""mul.wide.u32 %d0, %t, 16; add.s64 %d1, %p0, %d0; shl.b32 %r0, %t, 4;
 mov.u32 %r5, s; add.u32 %r0, %r0, %r5; {access}
+cp.async.wait_all;
 {access}"""
     tensor = torch.zeros(256, dtype=torch.int32)
     written = Written(tensor.data_ptr(), 1024)
