@@ -36,6 +36,8 @@ class Postprocess:
     def __init__(self, variant: Variant, arch: str, injection: Injection = NO_INJECTION) -> None:
         injection.check(self.INJECTION_POINTS, "the postprocessing kernel")
         self.tiling, self.float32 = self.tune(variant, arch), variant.float32
+        # so many that one loads while another stores; a thread holds its share of a tile's sums, 32 or 64 registers
+        self.ctas_per_sm = 3 if variant.tile_m * self.tiling.dim <= 32 * THREADS else 2
         self.dtype = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16}[variant.dtype]
 
     @entry("postprocess")
@@ -64,7 +66,14 @@ class Postprocess:
             a.group_split,
             a.dim,
             a.scale,
-        ).launch(grid=[of_queries + of_keys, 1, 1], block=[THREADS, 1, 1], stream=stream)
+        ).launch(
+            grid=[of_queries + of_keys, 1, 1],
+            block=[THREADS, 1, 1],
+            stream=stream,
+            min_blocks_per_mp=self.ctas_per_sm,
+            # said, so that a build need not ask a driver how much a multiprocessor has
+            preferred_smem_carveout=100,
+        )
 
     @cute.kernel
     def kernel(
