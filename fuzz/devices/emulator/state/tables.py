@@ -66,6 +66,7 @@ TABLES: dict[str, tuple[int, ...]] = {
     "copies": (COPIES, 8),  # (W) pending cp.async, columns COPY_…
     "pending": (),  # (W) how many
     "group": (8,),  # (W) groups of wgmma, columns G_…
+    "lanes": (6,),  # (W) its lanes since they were last in step, columns LANES_…
     "limits": (6,),  # (W) registers of a thread, columns LIM_…
     "wgmmas": (WGMMAS, 12),  # (W) in flight, columns W_…
     "issues": (ISSUES, 4),  # (first warp of a warpgroup) the last wgmma issued, columns I_…
@@ -122,7 +123,7 @@ SR_REGISTER, SR_CTA_COLUMN, SR_WIDE = range(3)
 # columns of `copies`: lane; its group; host addresses; bytes; bytes that the source has; address in shared memory; pc
 COPY_LANE, COPY_GROUP, COPY_TO, COPY_FROM, COPY_BYTES, COPY_HAVE, COPY_ADDRESS, COPY_PC = range(8)
 
-# columns of `wgmmas`: group; pc; descriptors of A and B; flags; n; the warp's clock when it was issued; the bytes of
+# columns of `wgmmas`: group; pc; descriptors of A and B; flags; n; the warp's releases when it was issued; the bytes of
 # shared memory that it reads of A and of B
 (W_GROUP, W_PC, W_A, W_B, W_FLAGS, W_N, W_CLOCK, W_SPARE, W_A_LOW, W_A_HIGH, W_B_LOW, W_B_HIGH) = range(12)
 
@@ -149,6 +150,11 @@ TC_RELINQUISHED, TC_COLUMNS, TC_ASKED, TC_GIVEN, TC_PASSED = range(5)
 TW_ISSUED, TW_PENDING = range(2)  # columns of `tensor_warp`: mma and cp so far; entries of tensor_accesses
 # columns of `tensor_accesses`: is it a store; groups of 16 lanes, as a mask; first column; columns; pc
 TA_STORE, TA_GROUPS, TA_COLUMN, TA_COUNT, TA_PC = range(5)
+
+# columns of `lanes`: those that have used shared memory, and those that did an access or a .sync instruction without
+# others, since the last .sync instruction of all; the warp's clock at that; those that have cp.async under way; how
+# often the clock was advanced for lanes; those that have arrived at an mbarrier since they used shared memory
+LANES_USED, LANES_ALONE, LANES_CLOCK, LANES_COPIES, LANES_TICKS, LANES_ARRIVED = range(6)
 
 # columns of `limits`, of setmaxnreg: registers that a thread has; how many the warp has executed; its clock at the
 # last; what that asked for, 2 * registers + grows; its pc; 1 while it waits for registers
