@@ -207,7 +207,7 @@ def run_warp(m, w, quantum):
                 fence(m, w, s32(c + 8))
         elif number == op.PROXY_FENCE:
             if k[st.K_CHECKS]:
-                vector_clocks.proxy_fence(m, w)
+                vector_clocks.proxy_fence(m, w, s32(c + 8))
         elif number == op.MBARRIER:
             mbarrier(m, w, pc, wb, cb, c, act)
         elif number == op.BULK:

@@ -78,15 +78,13 @@ def arrive_at(m, w, act, host):
     if others == 0 or m.lanes[w, st.LANES_ALONE] & act:
         vector_clocks.arrive_at(m, w, host)
         return
-    clock, proxy = m.lanes[w, st.LANES_CLOCK], m.k[st.K_PROXY]
-    mine = vector_clocks.warp_row(m, w) + 16 + 8 * vector_clocks.entity(m, w)
-    now = i64(mine)
+    clock, mine = m.lanes[w, st.LANES_CLOCK], vector_clocks.warp_row(m, w) + 16 + 8 * vector_clocks.entity(m, w)
+    shared, memory = mine + m.k[st.K_PROXY], mine + m.k[st.K_GLOBAL_PROXY]  # the warp's own row, where there are none
+    now, fenced, elsewhere = i64(mine), i64(shared), i64(memory)
     w64(mine, min(now, clock))
-    if proxy:
-        fenced = i64(mine + proxy)
-        w64(mine + proxy, min(fenced, clock))
-        vector_clocks.arrive_at(m, w, host)
-        w64(mine + proxy, fenced)
-    else:
-        vector_clocks.arrive_at(m, w, host)
+    w64(shared, min(fenced, clock))
+    w64(memory, min(elsewhere, clock))
+    vector_clocks.arrive_at(m, w, host)
+    w64(memory, elsewhere)
+    w64(shared, fenced)
     w64(mine, now)

@@ -174,8 +174,8 @@ LIM_NOW, LIM_COUNT, LIM_CLOCK, LIM_WHAT, LIM_PC, LIM_WAITS = range(6)
  K_VERSIONS, K_SCOPED, K_PRINTED, K_FAULTED,
  K_CLUSTER, K_CLUSTER_X, K_CLUSTER_Y, K_CLUSTER_Z, K_CLUSTER_BARRIER, K_VISITS,
  K_CANCELLED, K_ENTRY_REGISTERS, K_REFUSED_WHY,
- K_PAUSE, K_TRIPS, K_LOOPS, K_LINE_WRITES, K_LINE_READS, K_LINES, K_KNOWN, K_TRANSLATED,
- K_SIZE) = range(91)  # fmt: skip
+ K_PAUSE, K_TRIPS, K_LOOPS, K_LINE_WRITES, K_LINE_READS, K_LINES, K_KNOWN, K_TRANSLATED, K_GLOBAL_PROXY,
+ K_SIZE) = range(92)  # fmt: skip
 
 # AT_ALLOC: waits for columns of tensor memory; AT_REGISTERS: for registers (setmaxnreg.inc); AT_PRODUCTS: for the
 # products of its warpgroup's other warps
@@ -198,7 +198,7 @@ S_LOW, S_HIGH, S_HOST, S_WRITTEN, S_WRITE, S_READ, S_GRANULE, S_LINES = range(8)
 # of clusters; users read report/cluster_kinds.py
 F_CLUSTER_BARRIER, F_CLUSTER_RANK, F_CLUSTER_SPACE, F_CLUSTER_EXITED, F_CLUSTER_MBARRIER = range(30, 35)
 F_CLC_AGAIN, F_REGISTERS = range(35, 37)  # of cluster launch control; of setmaxnreg, see report/launch_kinds.py
-F_COPY_IN_FLIGHT = 37  # of cp.async, see report/launch_kinds.py
+F_COPY_IN_FLIGHT, F_GLOBAL_PROXY = range(37, 39)  # of cp.async and bulk copies, see report/launch_kinds.py
 # of tensor memory; users read report/tensor_memory_kinds.py
 (F_TC_COLUMNS, F_TC_LANES, F_TC_ALLOC, F_TC_LEAK, F_TC_RELINQUISHED, F_TC_UNWRITTEN, F_TC_STORE, F_TC_LOAD,
  F_TC_COMMIT, F_TC_RACE, F_TC_FENCE, F_TC_PROXY, F_TC_OVERWRITTEN, F_TC_DESCRIPTOR,
