@@ -197,10 +197,10 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             ),
             "ptx_mutants_hopper_host",
             (*ORACLES, *EMULATOR, *BLOCKSPARSE),
-            commit="4dfd299a",
+            commit="934a8b8a",
             machine="2 cores",
             date="2026-11-26",
-            command="python -m fuzz.score.ptx_mutants --target blocksparse.wgmma --count 205 --seed 2 --jobs 1",
+            command="python -m fuzz.score.ptx_mutants --target blocksparse.wgmma --count 205 --seed 2 --jobs 2",
         ),
         Row(
             "the same for Triton's kernels of `nsa` and `dynamic_mask`",

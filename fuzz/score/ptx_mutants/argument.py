@@ -30,6 +30,7 @@ class Argument:
     inside   'path.py function': the function that its source line is in; line: matches that line
     without  one that no line of the kernel is in
     least    listed cases that come to it; alone: those of them that make block lists alone
+    proof    says yes of the kernel's text and the changed line's number
     """
 
     rule: str
@@ -52,6 +53,7 @@ class Argument:
     inside: str = ""
     line: str = ""
     without: str = ""
+    proof: Callable[[str, int], bool] | None = None
 
     def fits(self, result: Result, text_of: TextOf) -> bool:
         """True if it says that this mutant is equivalent."""
@@ -76,6 +78,7 @@ class Argument:
             and (not self.stored or re.search(self.stored, storing(bug, text_of)) is not None)
             and (not self.without or not lines_of(*self.without.split()) & sources(text_of(bug)))
             and (not self.near or re.search(self.near, code_around(bug, text_of), re.M) is not None)
+            and (self.proof is None or self.proof(text_of(bug), bug.line))
         )
 
 

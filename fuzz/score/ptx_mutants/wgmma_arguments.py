@@ -4,6 +4,8 @@ which has those that hold for the portable kernels too."""
 from __future__ import annotations
 
 from fuzz.score.ptx_mutants.argument import Argument
+from fuzz.score.ptx_mutants.mbarrier_order import release_is_idle, wait_is_idle
+from fuzz.score.ptx_mutants.register_flow import fence_is_idle
 
 _WGMMA = ("blocksparse.wgmma",)
 
@@ -130,12 +132,72 @@ WGMMA_ARGUMENTS = (
     ),
     Argument(
         "fenced before",
-        "The fence of a second product, between which and the fence of the first one no register of either is written.",
+        "On every way to this fence another one comes before, and no instruction between the two accesses a register "
+        "of the products after it: it orders nothing (register_flow.py).",
         ("product_order_dropped",),
         r"wgmma\.fence\.",
         "same_bits",
+        targets=_WGMMA,
+        proof=fence_is_idle,
+    ),
+    Argument(
+        "released again",
+        "The buffer of dO is released before the product that reads it is done. The warp that fills it waits for Q's "
+        "buffer of the same step first, which is released after the wait for all products (mbarrier_order.py).",
+        ("product_wait_weakened",),
+        r"wgmma\.wait_group\.sync\.aligned 1;",
+        "same_bits",
         kinds=("backward",),
-        near=r"wgmma\.commit_group\.sync\.aligned;\n(\t(add|mov|shl|shr|and|or|cvt)\.[bsu](32|64)[^\n]*\n){0,6}\twgmma\.fence",
+        after=r"aligned 2;",
+        targets=_WGMMA,
+        proof=release_is_idle,
+    ),
+    Argument(
+        "awaited with Q",
+        "The wait for dO's buffer comes after the one for Q's buffer of the same step and parity, at which every warp "
+        "arrives after it has arrived at dO's (mbarrier_order.py).",
+        ("phase_not_awaited",),
+        r"mbarrier\.try_wait\.parity",
+        "same_bits",
+        kinds=("backward",),
+        targets=_WGMMA,
+        proof=wait_is_idle,
+    ),
+    Argument(
+        "the lanes have met",
+        "All lanes wait for each other at the wgmma.wait_group right before, and nothing is accessed between the two. "
+        "What the lane that arrives hands back was read by the warp's products alone, which are done.",
+        ("barrier_dropped",),
+        r"bar\.warp\.sync",
+        "same_bits",
+        near=r"wgmma\.wait_group\.sync\.aligned \t\d+;\n\tbar\.warp\.sync \t-1;\n\t@%p\d+ bra[^\n]*\n"
+        r"(\t(mov|shl|and|add)[^\n]*\n){0,4}\tmbarrier\.arrive",
+        follows=r"\t@%p\d+ bra[^\n]*\n(\t(mov|shl|and|add)[^\n]*\n){0,4}\tmbarrier\.arrive",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "copies end with a fence",
+        "The thread has waited for its bulk reductions. PTX: the completion of one is followed by an implicit fence "
+        "between the proxies, so the release that follows carries them without another fence.",
+        ("barrier_dropped",),
+        r"fence\.proxy\.async\.global",
+        "same_bits",
+        kinds=("backward",),
+        near=r"cp\.async\.bulk\.wait_group \t0;\n\t@%p\d+ bra[^\n]*\n\tfence\.proxy\.async\.global;",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "a barrier at rest",
+        "The warps with rows of dK and dV meet at the number of another barrier, after the loop: they have met at "
+        "barrier 0 since the last of them used it, the warp that adds dQ does not arrive after the last step, and "
+        "nobody uses it again.",
+        ("named_barrier_wrong",),
+        r"bar\.sync 0, 256;",
+        "same_bits",
+        kinds=("backward",),
+        after=r"bar\.sync [12], 256;",
+        never=r"\bbar\.(sync|arrive)\b",
+        near=r"stmatrix[^\n]*\n\tbar\.sync \t0, 256;",
         targets=_WGMMA,
     ),
     Argument(
@@ -175,9 +237,12 @@ WGMMA_ARGUMENTS = (
 
 # Of bugs that are bugs: see REMARKS of equivalence.py.
 WGMMA_REMARKS = (
-    *(("barrier_dropped", kind, r"bar\.warp\.sync", "",
-       "The lanes of a warp run in step on the emulated GPU: what this barrier orders is in order there without it.")
-      for kind in ("forward", "backward")),
+    ("barrier_dropped", "forward", r"bar\.sync %r\d+, 128;", "",
+     "Each warp reads rows of Q and writes rows of O of its own on the emulated GPU. PTX does not say which rows of A "
+     "a warp reads."),
+    ("parameter_wrong", "backward", r"ld\.param\.b32 %r\d+, \[\w+_param_52\];", "",
+     "Lists whose partial blocks come first would be visited merged with the full ones. The lists of every case that "
+     "comes here are merged."),
     ("compare_shifted", "forward", r"setp\.lt\.s32 %p\d+, %r\d+, 1;", r"mov\.b32 \t%r\d+, 0;\n\t@%p\d+ bra",
      "The number of the first block of keys is not looked up where it is the only one: it takes a row of one block "
      "that is not the first."),

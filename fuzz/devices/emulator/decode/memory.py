@@ -211,7 +211,7 @@ class MemoryFamilies(BulkFamilies, AsyncStoreFamilies, ClusterLaunchFamilies):
         if parts == ["mbarrier_init", "release", "cluster"]:
             return self.emit(op.CLUSTER, op.CLUSTER_FENCE_INITS) if self.clustered else self.emit(op.NOTHING)
         if parts[:2] == ["proxy", "async"] and parts[2:] in ([], ["global"], ["shared::cta"], ["shared::cluster"]):
-            return self.emit(op.PROXY_FENCE) if parts[2:] != ["global"] else self.emit(op.NOTHING)
+            return self.emit(op.PROXY_FENCE, {"": 3, "global": 2}.get("".join(parts[2:]), 1))
         if parts[:2] == ["proxy", "tensormap::generic"]:  # a tensor map is read when the copy is issued
             return self.emit(op.NOTHING)
         if "proxy" in parts or not set(parts) <= {

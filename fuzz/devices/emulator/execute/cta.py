@@ -13,7 +13,7 @@ from fuzz.devices.emulator.execute.clusters import barrier as cluster_barrier
 from fuzz.devices.emulator.execute.divergence import FAR
 from fuzz.devices.emulator.execute.tcgen05 import memory as tensor_memory
 from fuzz.devices.emulator.execute.warp_ops import check_barrier
-from fuzz.devices.emulator.sanitize import cluster_order, shared_lines, vector_clocks
+from fuzz.devices.emulator.sanitize import cluster_order, lane_order, shared_lines, vector_clocks
 from fuzz.devices.emulator.sanitize.taint import taints_of
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.intrinsics import i64, w32, w64
@@ -60,6 +60,8 @@ def start(m, slot, position):
     if k[st.K_CHECKS]:
         vector_clocks.begin(m, slot, position)
         shared_lines.begin(m, slot)
+        for w in range(slot * warps, slot * warps + warps):
+            lane_order.begin(m, w)
     if k[st.K_TENSOR_MEMORY]:
         tensor_memory.begin(m, slot)
     shared = k[st.K_SHARED] + slot * k[st.K_SHARED_STRIDE]

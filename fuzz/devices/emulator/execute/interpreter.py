@@ -45,7 +45,7 @@ from fuzz.devices.emulator.execute.wgmma import (
     waits_for_warpgroup,
     wake_warpgroup,
 )
-from fuzz.devices.emulator.sanitize import vector_clocks
+from fuzz.devices.emulator.sanitize import lane_order, vector_clocks
 from fuzz.devices.emulator.sanitize.scopes import fence
 from fuzz.devices.emulator.sanitize.taint import taint, taints_of
 from fuzz.devices.emulator.state import tables as st
@@ -207,7 +207,7 @@ def run_warp(m, w, quantum):
                 fence(m, w, s32(c + 8))
         elif number == op.PROXY_FENCE:
             if k[st.K_CHECKS]:
-                vector_clocks.proxy_fence(m, w)
+                vector_clocks.proxy_fence(m, w, s32(c + 8))
         elif number == op.MBARRIER:
             mbarrier(m, w, pc, wb, cb, c, act)
         elif number == op.BULK:
@@ -289,6 +289,8 @@ def run_warp(m, w, quantum):
                 # the gathered lanes run on together; who else is at pc + 1 joins at the next choice
                 set_pc(m, w, act, pc)
                 select_group(m, w, pc, act)
+            if checking:
+                lane_order.synced(m, w, act)
             if number < op.BASE:
                 straight_line(code, pc, pc + 1, wb, cb, -1)
             elif number == op.LDMATRIX:

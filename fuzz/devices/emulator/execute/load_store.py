@@ -9,7 +9,7 @@ from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.execute import plain
-from fuzz.devices.emulator.sanitize import global_lines, shared_lines
+from fuzz.devices.emulator.sanitize import global_lines, lane_order, shared_lines
 from fuzz.devices.emulator.sanitize.scopes import strength, strong_read, strong_write
 from fuzz.devices.emulator.sanitize.shadow import EQUAL, note
 from fuzz.devices.emulator.sanitize.vector_clocks import tick
@@ -75,6 +75,8 @@ def load(m, w, pc, wb, cb, c, act):
     prefix, limit, memory = own_shared(m, w)
     low, high, delta = 0, 0, 0
     noted = 0
+    if checking and space != op.PARAM:
+        lane_order.used(m, w, act, shared)
     if checking and held == 0 and strong == 0:
         noted = act if space == op.PARAM else note_groups(m, w, base, a64, immediate, act, space, bytes_, 0)
         if noted == act and not watching and plain.load(m, w, wb, cb, c, act):
@@ -149,6 +151,8 @@ def store(m, w, pc, wb, cb, c, act):
     prefix, limit, memory = own_shared(m, w)
     low, high, delta = 0, 0, 0
     noted = 0
+    if checking:
+        lane_order.used(m, w, act, shared)
     if checking and held == 0 and strong == 0:
         noted = note_groups(m, w, base, a64, immediate, act, space, bytes_, 1)
         if noted == act and plain.store(m, w, wb, cb, c, act):
@@ -270,6 +274,7 @@ def store_matrix(m, w, pc, wb, cb, c):
     forgiving = not m.k[st.K_CHECKS] & st.CHECK_EQUAL
     noted = 0
     if checking:
+        lane_order.used(m, w, m.alive[w], True)
         act = (1 << 8 * count) - 1
         noted = shared_lines.write_groups(m, w, base, a64, immediate, act, 16)
     for i in range(count):

@@ -14,7 +14,7 @@ from numba import njit
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.execute.bulk import copies as bulk_copies
 from fuzz.devices.emulator.execute.mbarrier_phase import note_arrival, settle
-from fuzz.devices.emulator.sanitize import cluster_order, vector_clocks
+from fuzz.devices.emulator.sanitize import cluster_order, lane_order, vector_clocks
 from fuzz.devices.emulator.sanitize.shadow import note
 from fuzz.devices.emulator.sanitize.shared_shadow import note_shared_by
 from fuzz.devices.emulator.state import tables as st
@@ -117,12 +117,14 @@ def mbarrier(m, w, pc, wb, cb, c, act):
             if checking and relaxed:
                 vector_clocks.arrive_relaxed_at(m, w, h)
             elif checking:
-                vector_clocks.arrive_at(m, w, h)
+                lane_order.arrive_at(m, w, act, h)
         m.wrote[w] = 1
         settle(m, h, wanted, missing, bytes_, phase)
         if d != op.ABSENT:
             w64(wb + d + 8 * lane, old)
     if kind == op.MB_TEST_PARITY or kind == op.MB_TEST_STATE:
         w32(wb + d, (u32(wb + d) & ~act) | done)
-    elif checking and kind != op.MB_INIT:
+    elif checking and kind == op.MB_INIT:
+        lane_order.used(m, w, act, True)
+    elif checking:
         vector_clocks.tick(m, w)

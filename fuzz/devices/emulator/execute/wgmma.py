@@ -12,7 +12,7 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
-from fuzz.devices.emulator.sanitize import shared_lines, shared_shadow, vector_clocks
+from fuzz.devices.emulator.sanitize import lane_order, shared_lines, shared_shadow, vector_clocks
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import finding, host_address, operand
 from fuzz.devices.emulator.state.intrinsics import (
@@ -137,7 +137,7 @@ def issue(m, w, pc, wb, cb, c):
         m.wgmmas[w, i, st.W_GROUP] = m.group[w, st.G_COMMITTED]
         m.wgmmas[w, i, st.W_PC], m.wgmmas[w, i, st.W_A], m.wgmmas[w, i, st.W_B] = pc, a, b
         m.wgmmas[w, i, st.W_FLAGS], m.wgmmas[w, i, st.W_N] = flags, n
-        m.wgmmas[w, i, st.W_CLOCK] = vector_clocks.own(m, w)
+        m.wgmmas[w, i, st.W_CLOCK] = lane_order.releases(m, w)
         own = w % k[st.K_WARPS] % 4 * 2
         m.wgmmas[w, i, st.W_A_LOW], m.wgmmas[w, i, st.W_A_HIGH] = 0, 0
         if not flags & op.A_REGISTERS:
@@ -233,7 +233,7 @@ def note_register_use(m, w, pc, c, act):
 @njit
 def wait_group(m, w, keep):
     """wgmma.wait_group: all but the last `keep` committed groups are done. What they read, they may have read just now;
-    that is noted where the warp has let others go on since they were issued. True when the warp must wait for its
+    that is noted where the warp has released something since they were issued. True when the warp must wait for its
     warpgroup's other warps, and come back."""
     until = m.group[w, st.G_COMMITTED] - keep
     if not m.k[st.K_CHECKS] & st.CHECK_PRODUCTS:
@@ -282,7 +282,7 @@ def _done(m, w, until):
     left = 0
     for i in range(m.group[w, st.G_PENDING]):
         if m.wgmmas[w, i, st.W_GROUP] < until:
-            if m.wgmmas[w, i, st.W_CLOCK] != vector_clocks.own(m, w):
+            if m.wgmmas[w, i, st.W_CLOCK] != lane_order.releases(m, w):
                 note_reads(m, w, i)
             continue
         if left != i:

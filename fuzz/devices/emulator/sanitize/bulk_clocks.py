@@ -83,10 +83,12 @@ def learn_one(r, column, clock):
 
 @njit
 def learn(m, r, column, clock):
-    """Orders the owner of row `r`, in both proxies, after the agent's copies up to `clock`."""
+    """Orders the owner of row `r`, in every proxy, after the agent's copies up to `clock`."""
     learn_one(r, column, clock)
     if m.k[st.K_PROXY]:
         learn_one(r + m.k[st.K_PROXY], column, clock)
+    if m.k[st.K_GLOBAL_PROXY]:
+        learn_one(r + m.k[st.K_GLOBAL_PROXY], column, clock)
 
 
 @njit

@@ -77,12 +77,13 @@ def note_global(m, w, pc, lane, a, size, write, strong):
     """An access of a warp to global memory."""
     me = vector_clocks.entity(m, w)
     now = i64(vector_clocks.warp_row(m, w) + 16 + 8 * me)
-    note_global_by(m, w, pc, lane, a, size, write, strong, me, now)
+    note_global_by(m, w, pc, lane, a, size, write, strong, me, now, 0)
 
 
 @njit
-def note_global_by(m, w, pc, lane, a, size, write, strong, me, now):
-    """An access to global memory that the warp issues and entity `me` makes at clock `now`."""
+def note_global_by(m, w, pc, lane, a, size, write, strong, me, now, proxy):
+    """An access to global memory that the warp issues and entity `me` makes at clock `now`. proxy: K_GLOBAL_PROXY of
+    one through the asynchronous proxy, which needs a proxy fence after what a warp has written; else 0."""
     k = m.k
     s = a >> op.SHIFT
     if m.segments[s, st.S_WRITE] == 0:
@@ -107,7 +108,8 @@ def note_global_by(m, w, pc, lane, a, size, write, strong, me, now):
         cell = i64(here)
         x, then = cell >> 32 & ENTITY, cell >> 5 & CLOCK
         there = cell >> 56 == launch
-        if there and x == me:
+        by_warp = x % k[st.K_ENTITIES] < k[st.K_WARPS]
+        if there and x == me and not (proxy and by_warp):
             if by_lane and write != EQUAL and other_lane(cell, cell_now):
                 kind = st.F_RACE_WW if write == 1 else st.F_RACE_WR
                 finding(m, kind, pc, w, lane, place, size, st.OTHER_LANE | cell & 31, x)
@@ -119,6 +121,8 @@ def note_global_by(m, w, pc, lane, a, size, write, strong, me, now):
                     finding(m, kind, pc, w, lane, place, size, 1 if bits & cell & STRONG_GLOBAL else 0, x)
             elif strong & SUM and k[st.K_CHECKS] & st.CHECK_ORDER:
                 finding(m, st.F_UNORDERED, pc, w, lane, place, size, 0, x)
+        elif there and proxy and by_warp and i64(clock + proxy + 8 * x) < then:
+            finding(m, st.F_GLOBAL_PROXY, pc, w, lane, place, size, 0, x)
         if write:
             for i in range(2):
                 cell = i64(reads + 8 * i)

@@ -8,7 +8,8 @@ is known and not the size of the grid.
 
 Where a kernel has asynchronous accesses of shared memory (wgmma, bulk copies), every row has a second one K_PROXY bytes
 further: how far a warp is ordered after the others with a proxy fence on the way, as such an access needs it of an
-ordinary write. Where it has tcgen05 instructions, a third one K_TENSOR_ROWS bytes further (`tensor_clocks.py`).
+ordinary write; where it has bulk copies another one K_GLOBAL_PROXY bytes further, for accesses of global memory. Where
+it has tcgen05 instructions, one K_TENSOR_ROWS bytes further (`tensor_clocks.py`).
 
 The CTAs of a cluster stand one after the other, so that their entities do too: an entity of a cluster is known by its
 number there (`in_cluster`), which for a CTA on its own is the warp's.
@@ -110,6 +111,8 @@ def clear(m, r):
     clear_one(r)
     if m.k[st.K_PROXY]:
         clear_one(r + m.k[st.K_PROXY])
+    if m.k[st.K_GLOBAL_PROXY]:
+        clear_one(r + m.k[st.K_GLOBAL_PROXY])
     if m.k[st.K_TENSOR_ROWS]:
         clear_one(r + m.k[st.K_TENSOR_ROWS])
 
@@ -137,6 +140,8 @@ def join(m, to, source):
     join_one(to, source)
     if m.k[st.K_PROXY]:
         join_one(to + m.k[st.K_PROXY], source + m.k[st.K_PROXY])
+    if m.k[st.K_GLOBAL_PROXY]:
+        join_one(to + m.k[st.K_GLOBAL_PROXY], source + m.k[st.K_GLOBAL_PROXY])
     if m.k[st.K_TENSOR_ROWS]:
         join_one(to + m.k[st.K_TENSOR_ROWS], source + m.k[st.K_TENSOR_ROWS])
 
@@ -185,10 +190,16 @@ def own(m, w):
 
 
 @njit
-def proxy_fence(m, w):
-    """Orders the asynchronous proxy after everything that the warp is ordered after."""
-    if m.k[st.K_PROXY]:
-        join_one(warp_row(m, w) + m.k[st.K_PROXY], warp_row(m, w))
+def proxy_fence(m, w, spaces):
+    """Orders the asynchronous proxy after everything that the warp is ordered after; spaces: 1 shared memory, 2 global
+    memory, 3 both."""
+    mine = warp_row(m, w)
+    if spaces & 2 and m.k[st.K_GLOBAL_PROXY]:
+        join_one(mine + m.k[st.K_GLOBAL_PROXY], mine)
+        if not spaces & 1:
+            tick(m, w)
+    if spaces & 1 and m.k[st.K_PROXY]:
+        join_one(mine + m.k[st.K_PROXY], mine)
         tick(m, w)
 
 
@@ -204,15 +215,14 @@ def begin(m, slot, position):
             warp_row(m, w), fence_row(m, w), pending_row(m, w), near_fence_row(m, w), near_pending_row(m, w)
         ):  # fmt: skip
             clear(m, r)
-        r = warp_row(m, w)
-        for _ in range(2 if m.k[st.K_PROXY] else 1):
+        for distance in (0, m.k[st.K_PROXY], m.k[st.K_GLOBAL_PROXY]):  # the warp's own row again, where there is none
+            r = warp_row(m, w) + distance
             w64(r, first)
             w64(r + 8, first + ctas * entities)
             for c in range(ctas):
                 base = m.cta[slot - rank + c, st.CTA_CLOCK] + 1
                 for i in range(c * entities, (c + 1) * entities):
                     w64(r + 16 + 8 * (first + i), base)
-            r += m.k[st.K_PROXY]
         tick(m, w)
     for number in range(16):
         clear(m, barrier_row(m, slot, number))

@@ -66,6 +66,7 @@ TABLES: dict[str, tuple[int, ...]] = {
     "copies": (COPIES, 8),  # (W) pending cp.async, columns COPY_…
     "pending": (),  # (W) how many
     "group": (8,),  # (W) groups of wgmma, columns G_…
+    "lanes": (6,),  # (W) its lanes since they were last in step, columns LANES_…
     "limits": (6,),  # (W) registers of a thread, columns LIM_…
     "wgmmas": (WGMMAS, 12),  # (W) in flight, columns W_…
     "issues": (ISSUES, 4),  # (first warp of a warpgroup) the last wgmma issued, columns I_…
@@ -122,7 +123,7 @@ SR_REGISTER, SR_CTA_COLUMN, SR_WIDE = range(3)
 # columns of `copies`: lane; its group; host addresses; bytes; bytes that the source has; address in shared memory; pc
 COPY_LANE, COPY_GROUP, COPY_TO, COPY_FROM, COPY_BYTES, COPY_HAVE, COPY_ADDRESS, COPY_PC = range(8)
 
-# columns of `wgmmas`: group; pc; descriptors of A and B; flags; n; the warp's clock when it was issued; the bytes of
+# columns of `wgmmas`: group; pc; descriptors of A and B; flags; n; the warp's releases when it was issued; the bytes of
 # shared memory that it reads of A and of B
 (W_GROUP, W_PC, W_A, W_B, W_FLAGS, W_N, W_CLOCK, W_SPARE, W_A_LOW, W_A_HIGH, W_B_LOW, W_B_HIGH) = range(12)
 
@@ -150,6 +151,11 @@ TW_ISSUED, TW_PENDING = range(2)  # columns of `tensor_warp`: mma and cp so far;
 # columns of `tensor_accesses`: is it a store; groups of 16 lanes, as a mask; first column; columns; pc
 TA_STORE, TA_GROUPS, TA_COLUMN, TA_COUNT, TA_PC = range(5)
 
+# columns of `lanes`: those that have used shared memory, and those that did an access or a .sync instruction without
+# others, since the last .sync instruction of all; the warp's clock at that; those that have cp.async under way; how
+# often the clock was advanced for lanes; those that have arrived at an mbarrier since they used shared memory
+LANES_USED, LANES_ALONE, LANES_CLOCK, LANES_COPIES, LANES_TICKS, LANES_ARRIVED = range(6)
+
 # columns of `limits`, of setmaxnreg: registers that a thread has; how many the warp has executed; its clock at the
 # last; what that asked for, 2 * registers + grows; its pc; 1 while it waits for registers
 LIM_NOW, LIM_COUNT, LIM_CLOCK, LIM_WHAT, LIM_PC, LIM_WAITS = range(6)
@@ -168,8 +174,8 @@ LIM_NOW, LIM_COUNT, LIM_CLOCK, LIM_WHAT, LIM_PC, LIM_WAITS = range(6)
  K_VERSIONS, K_SCOPED, K_PRINTED, K_FAULTED,
  K_CLUSTER, K_CLUSTER_X, K_CLUSTER_Y, K_CLUSTER_Z, K_CLUSTER_BARRIER, K_VISITS,
  K_CANCELLED, K_ENTRY_REGISTERS, K_REFUSED_WHY,
- K_PAUSE, K_TRIPS, K_LOOPS, K_LINE_WRITES, K_LINE_READS, K_LINES, K_KNOWN, K_TRANSLATED,
- K_SIZE) = range(91)  # fmt: skip
+ K_PAUSE, K_TRIPS, K_LOOPS, K_LINE_WRITES, K_LINE_READS, K_LINES, K_KNOWN, K_TRANSLATED, K_GLOBAL_PROXY,
+ K_SIZE) = range(92)  # fmt: skip
 
 # AT_ALLOC: waits for columns of tensor memory; AT_REGISTERS: for registers (setmaxnreg.inc); AT_PRODUCTS: for the
 # products of its warpgroup's other warps
@@ -192,7 +198,7 @@ S_LOW, S_HIGH, S_HOST, S_WRITTEN, S_WRITE, S_READ, S_GRANULE, S_LINES = range(8)
 # of clusters; users read report/cluster_kinds.py
 F_CLUSTER_BARRIER, F_CLUSTER_RANK, F_CLUSTER_SPACE, F_CLUSTER_EXITED, F_CLUSTER_MBARRIER = range(30, 35)
 F_CLC_AGAIN, F_REGISTERS = range(35, 37)  # of cluster launch control; of setmaxnreg, see report/launch_kinds.py
-F_COPY_IN_FLIGHT = 37  # of cp.async, see report/launch_kinds.py
+F_COPY_IN_FLIGHT, F_GLOBAL_PROXY = range(37, 39)  # of cp.async and bulk copies, see report/launch_kinds.py
 # of tensor memory; users read report/tensor_memory_kinds.py
 (F_TC_COLUMNS, F_TC_LANES, F_TC_ALLOC, F_TC_LEAK, F_TC_RELINQUISHED, F_TC_UNWRITTEN, F_TC_STORE, F_TC_LOAD,
  F_TC_COMMIT, F_TC_RACE, F_TC_FENCE, F_TC_PROXY, F_TC_OVERWRITTEN, F_TC_DESCRIPTOR,

@@ -22,14 +22,63 @@ $L__BB0_9:
 	setp.lt.s32 	%p1, %r1, 0;
 	@%p1 bra 	$L__BB0_72;
 """
-FENCE = "\twgmma.commit_group.sync.aligned;\n\tadd.s32 \t%r1, %r2, 512;\n\twgmma.fence.sync.aligned;\n"
+WGMMA = "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {{{d}}}, {a}, %rd9, p, 1, 1, 1;"
+FIRST, SECOND = (WGMMA.format(d=d, a="%rd8") for d in ("%r10, %r11", "%r12, %r13"))
+# the fence in the middle is dropped
+FENCE = f"""
+	wgmma.fence.sync.aligned;
+	{FIRST}
+	wgmma.commit_group.sync.aligned;
+	@%p1 bra 	$L__BB0_1;
+	add.s32 	%r1, %r2, 512;
+$L__BB0_1:
+	wgmma.fence.sync.aligned;
+	{SECOND}
+	wgmma.fence.sync.aligned;
+	mov.b32 	%r12, %r1;
+	ret;
+"""
+MEET = """
+	wgmma.wait_group.sync.aligned 	1;
+	bar.warp.sync 	-1;
+	@%p1 bra 	$L__BB0_168;
+	mov.b32 	%r760, 1;
+	mbarrier.arrive.shared.b64 %rd70, [%r111+98320], %r760;
+$L__BB0_168:
+"""
+REDUCED = """
+	cp.async.bulk.wait_group 	0;
+	@%p1 bra 	$L__BB0_89;
+	fence.proxy.async.global;
+	red.release.gpu.global.add.s32 [%rd187], %r1271;
+"""
+AT_REST = "\tstmatrix.sync.aligned.m8n8.x4.shared.b16 [%r9], {%r1, %r2, %r3, %r4};\n\tbar.sync \t0, 256;\n\tret;\n"
+# a ring of Q and dO: who fills it, and who is done with a step
+RING = """
+	add.s32 	%r20, %r9, 700;
+	mbarrier.try_wait.parity.shared.b64 P1, [%r20], %r30, 10000000;
+	add.s32 	%r21, %r9, 800;
+	mbarrier.try_wait.parity.shared.b64 P1, [%r21], %r30, 10000000;
+	wgmma.wait_group.sync.aligned 	1;
+	bar.warp.sync 	-1;
+	@%p5 bra 	$L__BB0_1;
+	mbarrier.arrive.shared.b64 %rd1, [%r13+800], %r8;
+$L__BB0_1:
+	wgmma.commit_group.sync.aligned;
+	wgmma.wait_group.sync.aligned 	0;
+	@%p5 bra 	$L__BB0_2;
+	mbarrier.arrive.shared.b64 %rd2, [%r13+700], %r8;
+$L__BB0_2:
+"""
+DO_WAIT = "mbarrier.try_wait.parity.shared.b64 P1, [%r21], %r30, 10000000;"
 ADDRESS = "\tadd.s64 \t%rd1, %rd2, 14;\n\tand.b64 \t%rd3, %rd1, -16;\n"
 SCALE = "\tmov.b32 \t%r1, 1;\n\tsetp.ne.b32 \tp, %r1, 0;\n"
 
 
 def status(text: str, operator: str, before: str, after: str, kind: str, **seen: bool) -> tuple[str, str]:
-    """Status of the mutant of the line `before`, and the argument that gives it."""
-    (line,) = [x for x in lines(text) if x.text == before]
+    """Status of the mutant of the line `before` (the middle one of several), and the argument that gives it."""
+    there = [x for x in lines(text) if x.text == before]
+    line = there[len(there) // 2]
     bug = PtxMutant("c", kind, operator, line.number, before, after, target="blocksparse.wgmma")
     evidence = {"same_bits": True, "same_values": False} | seen
     found = judged(Result(bug.id, bug, "missed", looked=True, reaching=1, **evidence), lambda _: text)
@@ -48,6 +97,12 @@ def status(text: str, operator: str, before: str, after: str, kind: str, **seen:
         ("the end has no blocks", END, "sign_changed", "setp.lt.s32 %p1, %r1, 0;", "setp.lt.u32 %p1, %r1, 0;",
          "forward"),
         ("fenced before", FENCE, "product_order_dropped", "wgmma.fence.sync.aligned;", ";", "backward"),
+        ("the lanes have met", MEET, "barrier_dropped", "bar.warp.sync -1;", ";", "forward"),
+        ("copies end with a fence", REDUCED, "barrier_dropped", "fence.proxy.async.global;", ";", "backward"),
+        ("a barrier at rest", AT_REST, "named_barrier_wrong", "bar.sync 0, 256;", "bar.sync 1, 256;", "backward"),
+        ("released again", RING, "product_wait_weakened", "wgmma.wait_group.sync.aligned 1;",
+         "wgmma.wait_group.sync.aligned 2;", "backward"),
+        ("awaited with Q", RING, "phase_not_awaited", DO_WAIT, "setp.eq.s32 P1, 0, 0;", "backward"),
         ("rounded to 16 bytes", ADDRESS, "immediate_off_by_one", "add.s64 %rd1, %rd2, 14;", "add.s64 %rd1, %rd2, 13;",
          "preprocess"),
         ("it adds to the accumulators", SCALE, "bound_shifted", "setp.ne.b32 p, %r1, 0;", "setp.ne.b32 p, %r1, -1;",
@@ -66,7 +121,33 @@ def test_an_argument_needs_its_instruction_and_the_evidence(rule, text, operator
         (LANE.replace("laneid", "tid.x"), "bound_shifted", "setp.ne.b32 %p1, %r1, 0;", "setp.ne.b32 %p1, %r1, 1;",
          "forward"),
         (LANE, "bound_shifted", "setp.ne.b32 %p1, %r1, 0;", "setp.ne.b32 %p1, %r1, -1;", "forward"),
-        (FENCE.replace("add.s32", "mul.f32"), "product_order_dropped", "wgmma.fence.sync.aligned;", ";", "backward"),
+        # a register of the product is written on one of the two ways, or read
+        (FENCE.replace("%r1, %r2, 512", "%r13, %r2, 512"), "product_order_dropped", "wgmma.fence.sync.aligned;", ";",
+         "backward"),
+        (FENCE.replace("%r1, %r2, 512", "%r1, %r12, 512"), "product_order_dropped", "wgmma.fence.sync.aligned;", ";",
+         "backward"),
+        # accumulators of another shape; A in registers that are written
+        (FENCE.replace(FIRST, FIRST.replace("n16", "n32").replace("%r10", "%r12")), "product_order_dropped",
+         "wgmma.fence.sync.aligned;", ";", "backward"),
+        (FENCE.replace(SECOND, WGMMA.format(d="%r12, %r13", a="{%r1, %r5}")), "product_order_dropped",
+         "wgmma.fence.sync.aligned;", ";", "backward"),
+        # no fence before it on one of the ways
+        ("\t@%p2 bra \t$L__BB0_1;\n" + FENCE, "product_order_dropped", "wgmma.fence.sync.aligned;", ";", "backward"),
+        # the buffer is read by lanes before they have met; nobody has waited for the copies
+        (MEET.replace("\tbar.warp", "\tld.shared.b32 \t%r1, [%r2];\n\tbar.warp"), "barrier_dropped",
+         "bar.warp.sync -1;", ";", "forward"),
+        (REDUCED.replace("wait_group", "wait_group.read"), "barrier_dropped", "fence.proxy.async.global;", ";",
+         "backward"),
+        # the barrier's number is used again
+        (AT_REST.replace("ret;", "bar.sync \t1, 160;"), "named_barrier_wrong", "bar.sync 0, 256;", "bar.sync 1, 256;",
+         "backward"),
+        # Q's buffer is asked for later, or for another phase, or released before the products are done
+        *((RING.replace(old, new), *rest)
+          for old, new in (("%r9, 700", "%r9, 900"), ("[%r20], %r30", "[%r20], %r31"), ("aligned \t0", "aligned \t1"),
+                           ("@%p5 bra \t$L__BB0_2", "@%p6 bra \t$L__BB0_2"))
+          for rest in (("phase_not_awaited", DO_WAIT, "setp.eq.s32 P1, 0, 0;", "backward"),)),
+        (RING.replace("aligned \t0", "aligned \t2"), "product_wait_weakened", "wgmma.wait_group.sync.aligned 1;",
+         "wgmma.wait_group.sync.aligned 2;", "backward"),
         (ADDRESS.replace("-16", "-8"), "immediate_off_by_one", "add.s64 %rd1, %rd2, 14;", "add.s64 %rd1, %rd2, 13;",
          "preprocess"),
         (SCALE.replace(", 1;", ", 0;"), "bound_shifted", "setp.ne.b32 p, %r1, 0;", "setp.ne.b32 p, %r1, -1;",

@@ -10,7 +10,7 @@ from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.execute.bulk import warp_copies
-from fuzz.devices.emulator.sanitize import global_lines, shared_lines
+from fuzz.devices.emulator.sanitize import global_lines, lane_order, shared_lines
 from fuzz.devices.emulator.sanitize.shadow import note
 from fuzz.devices.emulator.sanitize.shared_shadow import begin_copy, end_copy
 from fuzz.devices.emulator.state import tables as st
@@ -29,6 +29,8 @@ from fuzz.devices.emulator.state.intrinsics import copy16, i64, s32, u32
 @njit
 def copy_async(m, w, pc, wb, cb, c, act):
     """cp.async: only noted down here; the data arrives as late as PTX allows, when a wait asks for it."""
+    if m.k[st.K_CHECKS]:
+        lane_order.copies(m, w, act)
     if warp_copies.issue(m, w, pc, wb, cb, c, act):
         return
     a64 = s32(c + 8) >> op.ADDRESS64 & 1
@@ -126,6 +128,8 @@ def complete(m, w, act, keep):
         return
     left, i = 0, 0
     checking = m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED)
+    if checking:
+        lane_order.copied(m, w, act)
     first = st.address_of(m.copies, w * st.COPIES * 8)
     groups = st.address_of(m.groups, w * 32)
     while i < n:
@@ -155,5 +159,7 @@ def complete(m, w, act, keep):
         if m.k[st.K_SLEEPERS]:
             wake(m, to, size)
     m.pending[w] = left
+    if left == 0:
+        m.lanes[w, st.LANES_COPIES] = 0
     if left != n:
         m.wrote[w] = 1

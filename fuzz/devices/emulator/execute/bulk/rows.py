@@ -132,7 +132,7 @@ def note_rows(m, slot, i):
     for row in range(_rows(m, slot, i)):
         at, low, high = _inside(m, slot, i, row)
         if high > low and _mapped(m, slot, i, at + low, high - low):
-            shadow.note_global_by(m, w, pc, lane, at + low, high - low, write, strong, me, now)
+            shadow.note_global_by(m, w, pc, lane, at + low, high - low, write, strong, me, now, m.k[st.K_GLOBAL_PROXY])
         for offset in range(0, bytes_, CHUNK):
             place = _place(m, slot, i, row * pitch + offset)
             if kind == op.BULK_LOAD:

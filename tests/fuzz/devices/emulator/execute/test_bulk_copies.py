@@ -291,6 +291,64 @@ def test_a_store_without_a_proxy_fence():
     assert UNFENCED in kinds(stored(STORED.replace("fence.proxy.async.shared::cta;", "")))
 
 
+GLOBAL = "global memory accessed by a bulk copy without fence.proxy.async"
+LATER = EXPECT.format(at=SHARED, count=1024) + "{load}" + WAIT.format(n=0, at=SHARED, parity=0)
+
+
+def written_and_loaded(write: str, fence: str, load_of: str, **options) -> Report:
+    x = torch.randn(16, 32)
+    body = BEGIN + write + fence + LATER.format(load=load_of)
+    return run(body, TiledTensor(x, (8, 32)), x, torch.zeros(4), threads=64, **options)
+
+
+@pytest.mark.parametrize(
+    ("fence", "right"),
+    [
+        ("", False),
+        ("fence.proxy.async.shared::cta;", False),
+        ("fence.proxy.async.global;", True),
+        ("fence.proxy.async;", True),
+    ],
+)
+@pytest.mark.parametrize(
+    "write",
+    [
+        "@!%other st.global.b32 [%x+64], 5;",
+        "setp.eq.u32 %odd, %t, 40; @%odd st.global.b32 [%x+64], 5; bar.sync 0;",
+    ],
+)
+def test_a_load_of_global_memory_that_the_kernel_has_written(write, fence, right):
+    """By the thread that loads, or by another one before a barrier: a proxy fence of global memory is between."""
+    report = written_and_loaded(write, fence, load(2, (0, 0)))
+    assert kinds(report) == (set() if right else {GLOBAL}), str(report)
+    assert written_and_loaded(write, "", load(2, (8, 0))).ok  # another box
+
+
+def test_a_writer_may_fence_before_it_lets_others_go_on():
+    write = "setp.eq.u32 %odd, %t, 40; @%odd st.global.b32 [%x+64], 5; fence.proxy.async.global; bar.sync 0;"
+    assert written_and_loaded(write, "", load(2, (0, 0))).ok
+    early = "fence.proxy.async.global; " + write.replace("fence.proxy.async.global; ", "")
+    assert kinds(written_and_loaded(early, "", load(2, (0, 0)))) == {GLOBAL}
+
+
+def test_without_an_order_it_is_a_race_and_no_missing_fence():
+    write = "setp.eq.u32 %odd, %t, 40; @%odd st.global.b32 [%x+64], 5;"
+    assert kinds(written_and_loaded(write, "", load(2, (0, 0)), warp_schedule="oldest_last")) <= {RACE_WR, RACE_RW}
+
+
+def test_a_store_over_global_memory_that_the_kernel_has_written():
+    first = "@!%other st.global.b32 [%out+4], 5;"
+    whole = "fence.proxy.async.shared::cta;"
+    assert kinds(stored(STORED.replace(whole, first + whole))) == {GLOBAL}
+    assert stored(STORED.replace(whole, first + "fence.proxy.async;")).ok
+
+
+def test_what_a_store_wrote_needs_no_fence_once_it_is_complete():
+    """PTX: the completion of a bulk copy is followed by an implicit fence between the proxies."""
+    again = STORE.format(at="0, 0") + GROUP.format(read=".read")
+    assert stored(STORED.replace(".read", "") + again).ok
+
+
 def test_a_source_that_is_overwritten_before_it_was_read():
     assert RACE_RW in kinds(stored(STORED.replace("@!%other cp.async.bulk.wait_group.read 0;", AGAIN)
                                    + "@!%other cp.async.bulk.wait_group.read 0;"))  # fmt: skip

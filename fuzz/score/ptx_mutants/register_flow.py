@@ -1,0 +1,113 @@
+"""Is a wgmma.fence needed? A proof from a kernel's text that it is not.
+
+PTX asks for a wgmma.fence between an access of registers and a wgmma that has the same registers as accumulators or as
+A; accumulators of several wgmma of one shape need none in between. So a fence orders nothing where, on every way that
+leads to it, another fence comes before it, and between the two no instruction names a register of the products that
+follow it (as far as the next fence), but products of the same shape that add to the same accumulators.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+_REGISTER = re.compile(r"%\w+")
+_LABEL = re.compile(r"\s*(\$\w+):")
+_BRANCH = re.compile(r"\s*(@!?%\w+\s+)?bra(?:\.uni)?\s+(\$\w+);")
+_END = re.compile(r"\s*(ret|exit|trap)\b")
+_PRODUCT = re.compile(r"\s*(wgmma\.mma_async\S*)\s+\{([^}]*)\},\s*(?:\{([^}]*)\}|\S+),")
+FENCE = re.compile(r"\s*wgmma\.fence\b")
+
+
+@dataclass(frozen=True)
+class Product:
+    """A wgmma: its name, which has its shape and types; registers of the accumulators, in order; those of A."""
+
+    name: str
+    accumulators: tuple[str, ...]
+    a: frozenset[str]
+
+
+def product(line: str) -> Product | None:
+    """The wgmma of a line, if it is one."""
+    found = _PRODUCT.match(line)
+    if found is None:
+        return None
+    return Product(found[1], tuple(_REGISTER.findall(found[2])), frozenset(_REGISTER.findall(found[3] or "")))
+
+
+class Flow:
+    """Control flow of one kernel's text, line by line. Raises ValueError where a branch has several targets."""
+
+    def __init__(self, text: str) -> None:
+        self.lines = text.splitlines()
+        self._labels: dict[str, int] = {}
+        self._comes_from: dict[str, list[int]] = {}
+        for i, line in enumerate(self.lines):
+            if "brx.idx" in line:
+                raise ValueError(f"line {i + 1}: a branch with several targets")
+            if (label := _LABEL.match(line)) is not None:
+                self._labels[label[1]] = i
+            if (branch := _BRANCH.match(line)) is not None:
+                self._comes_from.setdefault(branch[2], []).append(i)
+
+    def before(self, i: int) -> list[int]:
+        """Lines that may run right before line `i`, both counted from 0; -1: the kernel begins."""
+        label = _LABEL.match(self.lines[i])
+        found = list(self._comes_from.get(label[1], [])) if label is not None else []
+        return found + [i - 1] * (i == 0 or self._goes_on(i - 1))
+
+    def after(self, i: int) -> list[int]:
+        """Lines that may run right after line `i`; none: the kernel ends."""
+        branch = _BRANCH.match(self.lines[i])
+        found = [self._labels[branch[2]]] if branch is not None else []
+        return found + [i + 1] * (self._goes_on(i) and i + 1 < len(self.lines))
+
+    def _goes_on(self, i: int) -> bool:
+        branch = _BRANCH.match(self.lines[i])
+        return bool(branch[1]) if branch is not None else _END.match(self.lines[i]) is None
+
+
+def fence_is_idle(text: str, number: int) -> bool:
+    """True where the wgmma.fence in line `number` (counted from 1) of a kernel's PTX orders nothing, see above; False
+    where that is not known."""
+    try:
+        flow = Flow(text)
+    except ValueError:
+        return False
+    ordered = [
+        one
+        for i in _until_fence(number - 1, flow.after, flow.lines)
+        if i >= 0 and (one := product(flow.lines[i])) is not None
+    ]
+    since = _until_fence(number - 1, flow.before, flow.lines)
+    return bool(ordered) and -1 not in since and all(not _disturbs(flow.lines[i], ordered) for i in since)
+
+
+def _until_fence(start: int, step: Callable[[int], list[int]], lines: list[str]) -> set[int]:
+    """Lines that `step` leads to from `start`, as far as the next fences, which are left out."""
+    found: set[int] = set()
+    todo = list(step(start))
+    while todo:
+        i = todo.pop()
+        if i in found or (i >= 0 and FENCE.match(lines[i])):
+            continue
+        found.add(i)
+        todo += step(i) if i >= 0 else []
+    return found
+
+
+def _disturbs(line: str, ordered: Iterable[Product]) -> bool:
+    """True if the instruction of a line accesses registers of one of the products in a way that a fence orders."""
+    earlier = product(line)
+    if earlier is None:
+        named = set(_REGISTER.findall(line))
+        return any(named & (set(one.accumulators) | one.a) for one in ordered)
+    for one in ordered:
+        same = earlier.name == one.name and earlier.accumulators == one.accumulators
+        if not same and set(earlier.accumulators) & set(one.accumulators):
+            return True
+        if set(earlier.accumulators) & one.a or earlier.a & set(one.accumulators):
+            return True
+    return False
