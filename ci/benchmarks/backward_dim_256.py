@@ -5,12 +5,12 @@ FlashAttention-4 and cuDNN, in turn.
     python ci/benchmarks/backward_dim_256.py --dry        tiny problems on the emulated GPU, without the others
 
 Rows are causal and full masks of 2 x 8,192 and 8 x 2,048 tokens, and 10 % of the blocks of 8,192; 16 heads, bfloat16.
-Ours, with atomic and with ordered adds (the planned order where CTAs would wait): "mma.sync" is the portable kernel, "by
-gradient" Hopper's. Times are device times of whole passes, measured in turn, the least of
-three medians (blocksparse_entry.py); "main" those of ours' main kernel alone, the least of ROUNDS. TFLOP/s count 10
-operations of a kept pair and column. Differences are relative ones from mma.sync's gradients; ordered gradients must
-have the same bits in three calls. A row is printed, and written to FILE, as soon as it is there. Exits with 1 where a
-row of ours is wrong.
+Ours, with atomic and with ordered adds (the planned order where CTAs would wait): "mma.sync" is the portable kernel,
+"by gradient" Hopper's. Times are device times of whole passes, measured in turn, the least of three medians
+(blocksparse_entry.py); "main" those of ours' main kernel alone, the least of ROUNDS. TFLOP/s count 10 operations of a
+kept pair and column. Differences are relative ones from mma.sync's gradients; ordered gradients must have the same bits
+in three calls. A row is printed, and written to FILE, as soon as it is there. Exits with 1 where a row of ours is
+wrong.
 """
 
 from __future__ import annotations

@@ -223,8 +223,8 @@ def _lists(rest) -> BlockLists:
 def _sequences(q: Tensor, k: Tensor, lengths: Sequence[Tensor]) -> launch.Sequences:
     """Positions of each sequence's rows."""
     if q.dim() == 3:
-        cu_q, cu_k = lengths
-        return launch.Sequences(*(x for cu in (cu_q, cu_k) for x in (cu[:-1].contiguous(), cu[1:] - cu[:-1])))
+        (q_begin, q_length), (k_begin, k_length) = ((cu[:-1].contiguous(), cu[1:] - cu[:-1]) for cu in lengths)
+        return launch.Sequences(q_begin, q_length, k_begin, k_length)
     batch = q.shape[0]
     if not lengths:
         return launch.Sequences.whole(batch, q.shape[2], k.shape[2])

@@ -113,7 +113,7 @@ class Preprocess:
         dim: Int32,
         thread: Int32,
     ) -> None:
-        """The statistics of one tile of queries. place: (batch, head, number of the tile). A thread loads what it has of
+        """The statistics of one tile of queries. place: (batch, head, number of the tile). A thread loads its share of
         AT_ONCE rows before it adds any up, so that it waits once for all."""
         batch, head, tile = place
         column = thread % self.per_row * 8
