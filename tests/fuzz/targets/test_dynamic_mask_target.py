@@ -17,7 +17,7 @@ from fuzz.generate.cases import drawer
 from fuzz.generate.masks import Sizes, native_mask
 from fuzz.judging.judge import execute
 from fuzz.targets.dynamic_mask import long_lists, sequences_alone
-from fuzz.targets.dynamic_mask.call import OPTIONS, SHAPES, arguments, calls, direction, says, useful, way_of
+from fuzz.targets.dynamic_mask.call import OPTIONS, SHAPES, arguments, calls, direction, says, tail_bits, useful, way_of
 from fuzz.targets.dynamic_mask.catalog import CLASSES
 from fuzz.targets.dynamic_mask.counters import check_tiles, mask_of
 from oracles.masks import And, Blocks, Causal, Full, Intervals, Not, PerBatch, PerHead, Prefix, TopK, Window
@@ -53,6 +53,9 @@ def test_words_hold_the_mask():
 
     words = said(TOP, mask="bits")["mask"]
     assert words.dtype == torch.int32 and torch.equal(unpack_mask(words, 40), dense_mask(TOP))
+    last = words[..., -1]  # of keys 32 to 39, and of 24 bits that do not matter
+    assert torch.equal(last >> 8, torch.where(last == 0, 0, -1)) and (last == 0).any() and (last != 0).any()
+    assert tail_bits(replace(TOP, lengths_k=(64, 64))) == 0
 
 
 def test_the_kernels_own_selection_is_the_mask_of_the_case():
