@@ -190,9 +190,9 @@ def test_causality_ends_a_row_of_tiles_and_a_sequence_its_own():
     check_tiles(tiles, problem, {"causal": causal["causal"]}, 64, 64)
 
 
-def test_long_lists_are_longer_than_a_warp_adds_up_and_some_than_a_turn_and_few_tiles_hold_a_pair():
+def test_long_lists_are_longer_than_a_warp_adds_up_and_some_than_a_turn_and_one_to_all_tiles_hold_a_pair():
     target, longest, kinds = CLASSES["emulator"](), set(), set()
-    few, turns = set(), 0
+    few, turns, kept_of_all = set(), 0, []
     for seed in range(80):
         case = target.draw_long_lists(random.Random(seed), 2)
         assert refusal(target, case) is None
@@ -206,6 +206,7 @@ def test_long_lists_are_longer_than_a_warp_adds_up_and_some_than_a_turn_and_few_
             kept = sum(map(len, p.mask.rows))  # pairs, each in a tile of its own
             assert int(dense_mask(p).sum()) == kept
         assert 0 < kept <= 2 * max(long_lists.KEPT)
+        kept_of_all.append(kept / max(-(-p.len_q // 64) * -(-p.len_k // 64), 1))
         kinds.add(type(p.mask))
         few.add(min(p.len_q, p.len_k))
         if max(p.len_q, p.len_k) > 64 * long_lists.TURN:
@@ -213,6 +214,7 @@ def test_long_lists_are_longer_than_a_warp_adds_up_and_some_than_a_turn_and_few_
             assert int(pairs.max()) >= 64 * long_lists.TURN
             turns += 1
     assert min(longest) > 64 and max(longest) > 256 and kinds == {Blocks, Intervals}
+    assert min(kept_of_all) < 0.02 and sum(share > 0.5 for share in kept_of_all) > len(kept_of_all) / 5
     assert turns > 5 and len(few) > 2 * len(long_lists.FEW)
 
 
