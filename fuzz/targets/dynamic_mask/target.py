@@ -48,7 +48,7 @@ SUPPORT = Support(
     lse=True,
     max_pairs=1 << 24,
 )
-SPLIT_WEIGHT = 10  # of keys in two calls among the ways of a call, of which each other one has 1
+SPLIT_WEIGHT = 6  # of keys in two calls among the ways of a call, of which each other one has 1
 _SURFACE = Surface.declared(
     "dynamic_mask_answer(query, key, value, mask=None, bias=None, *, causal=None, scale=None, softcap=0.0, "
     "cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None, deterministic=True, num_splits=0)"

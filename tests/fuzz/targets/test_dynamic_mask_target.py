@@ -226,17 +226,17 @@ def test_cases_of_16_short_sequences_have_16_remainders_and_padded_ones_a_call_f
         p = case.problem
         if len(p.lengths_q) > 1:
             assert {len({n % 64 for n in lengths}) for lengths in (p.lengths_q, p.lengths_k)} == {16}
-            assert (case.variant.get("sequences") == "alone") == (p.layout == "padded") and case.repeats == 2
+            assert (case.variant.get("sequences") == "alone") == (p.layout == "padded") and case.repeats == 1
             layouts.add(p.layout)
     assert layouts == {"padded", "packed"}
 
 
-def test_of_a_session_an_eighth_has_gradients_of_lse_and_a_third_tensors_in_orders_of_their_own():
+def test_of_a_session_a_twelfth_has_gradients_of_lse_and_a_third_tensors_in_orders_of_their_own():
     target = CLASSES["emulator"]()
     found = [drawer(target)(random.Random(seed)) for seed in range(600)]
     assert all(refusal(target, case) is None for case in found)
     given = [OPTIONS.of(case) for case in found]
-    assert 50 <= sum(one["keys"] == "split" for one in given) <= 110
+    assert 36 <= sum(one["keys"] == "split" for one in given) <= 80
     assert sum(one["sequences"] == "alone" for one in given) >= 15
     assert sum(way_of(case.problem, one) == "columns" for case, one in zip(found, given, strict=True)) >= 5
     stores = [(case.inputs.q, case.inputs.k, case.inputs.v, case.inputs.do) for case in found]
