@@ -40,8 +40,9 @@ from msgspec import structs
 from fuzz.core.case import CODED, Case, Distribution, Inputs, Storage
 from fuzz.core.case_limits import Size
 from fuzz.core.kernel_choice import KernelChoice
+from fuzz.core.refusal import refusal
 from fuzz.core.support import Support
-from fuzz.core.target import Target
+from fuzz.core.target import CALLS, Target
 from fuzz.generate.aims import AIMS, TILE, Aim, aimed_lengths, late_mask
 from fuzz.generate.grid import Grid
 from fuzz.generate.kernel_turns import draw_meeting, support_of, variants_of
@@ -70,7 +71,6 @@ DISTRIBUTIONS: tuple[Distribution, ...] = (
 )
 SUMS_CODED = {"plain": (True, False, False), "": (True, False)}  # sums over a group's heads; by aim
 FLOWING: tuple[Distribution, ...] = ("normal", "normal", "adversarial", "integers")  # no P near one-hot: dS is not 0
-EXACT = (*CODED, "integers", "constant")  # an answer of theirs may be exact
 INEXACT = tuple(name for name in DISTRIBUTIONS if name not in CODED)
 DETACHED = (("q",), ("k",), ("v",), ("q", "k"), ("q", "v"), ("k", "v"), ("q", "k", "v"))  # the last with a bias only
 # Keys beside queries: self-attention, some more or fewer (a cache, a chunk), anything; for one length, for several.
@@ -186,9 +186,11 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int, kernel: KernelCh
     variants = variants_of(kernel, target.variants_for(problem))
     plainest = aim in ("plain", "native") and {} in variants and draw.choice((True, False))
     variant = draw_variant(draw, variants, plainest=plainest)
-    if inputs.distribution in EXACT or meets is not None:  # an answer may be exact, or CTAs are to wait
+    if inputs.distribution in CODED or meets is not None:  # an answer may be exact, or CTAs are to wait
         variant = in_one_call(variant, variants)
     case = Case(target=target.name, problem=problem, inputs=inputs, variant=dict(variant), repeats=repeats)
+    if CALLS in variant and refusal(target, case) is not None:  # for some kernels of other inputs too
+        case = structs.replace(case, variant=dict(in_one_call(variant, variants)))
     return with_relations(target, case)
 
 

@@ -82,11 +82,11 @@ def draw_mask(
     draw: Draw, allowed: frozenset[str] | None, native: Sequence[str], sizes: Sizes, *, bias: bool = False
 ) -> Mask:
     """A mask of the `allowed` kinds (None: any), three in five of `native` ones. With a bias half have none: many
-    kernels join the two into one, which is then as large as the mask, and no longer shared; one in four of the others
+    kernels join the two into one, which is then as large as the mask, and no longer shared; one in three of the others
     is padded to the left, where a target names that: -inf in the bias can say so."""
     if bias and (allowed is None or "full" in allowed) and draw.choice((True, False)):
         return m.Full()
-    if bias and "left_padded" in native and one_in(draw, 4):
+    if bias and "left_padded" in native and one_in(draw, 3):
         return _left_padded(draw, sizes)
     mask = native_mask(draw, allowed, native, sizes) if draw.choice((True, True, True, False, False)) else None
     return _any(draw, allowed, sizes) if mask is None else mask
@@ -260,7 +260,10 @@ def _left_padded(draw: Draw, sizes: Sizes) -> Mask:
     row of the padding sees no key."""
 
     def some() -> Mask:
-        return m.Not(m.Prefix(draw.choice((draw.randint(1, max(sizes.len_k, 1)), draw.randint(1, 64), 1))))
+        most = max(sizes.len_k, 1)
+        return m.Not(
+            m.Prefix(draw.choice((draw.randint(1, most), draw.randint(-(-most // 2), most), draw.randint(1, 64))))
+        )
 
     of = m.Full() if one_in(draw, 4) else m.Causal(_align(draw, sizes))
     return m.And((of, some() if draw.choice((True, False)) else m.PerBatch((some(), some()))))

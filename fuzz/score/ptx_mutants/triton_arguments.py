@@ -44,6 +44,16 @@ TRITON_ARGUMENTS = (
         near=r"shr\.s32 \t(%r\d+), (%r\d+), 31;\n(.*\.loc.*\n)*\tshr\.u32 \t(%r\d+), \1, \d+;",
         targets=_BOTH,
     ),
+    Argument(
+        "rounding of a division",
+        "The highest bit of a number of 64 bits, which rounds its division by 2 towards 0; changed, the bit below it "
+        "too. The number is an index or a count, which has neither.",
+        ("immediate_off_by_one",),
+        r"shr\.u64 %rd\d+, %rd\d+, 63;",
+        "same_values",
+        after=r", 62;$",
+        targets=_BOTH,
+    ),
     *(
         Argument(
             "any of the threads with the same sum",

@@ -228,11 +228,21 @@ def mixed_tiles(problem: AnyProblem) -> float:
 
 
 def _words(mask: Tensor, problem: AnyProblem, how: str) -> Tensor:
-    """The mask in words of 32 keys, in that shape: a packed mask cannot be broadcast over keys."""
+    """The mask in words of 32 keys, in that shape: a packed mask cannot be broadcast over keys. Bits beyond len_k do
+    not matter: they are 1 in the last word of a row that has any other."""
     from kernels.dynamic_mask import pack_mask
 
     columns = -(-problem.len_k // WORD)
-    return shaped(pack_mask(mask.expand(*mask.shape[:3], problem.len_k)), problem, how, columns=columns)
+    words = pack_mask(mask.expand(*mask.shape[:3], problem.len_k))
+    if tail := tail_bits(problem):
+        words[..., -1] |= torch.where(words[..., -1] != 0, tail, 0)
+    return shaped(words, problem, how, columns=columns)
+
+
+def tail_bits(problem: AnyProblem) -> int:
+    """The bits of a row's last word that are beyond len_k, as int32; 0 where there are none."""
+    inside = problem.len_k % WORD
+    return -(1 << inside) if inside else 0
 
 
 def _selected(problem: AnyProblem, device: torch.device) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fuzz.core.case import Case
 from fuzz.core.script_call import ScriptError, Text
-from fuzz.targets.dynamic_mask.call import BY_BIAS, OPTIONS, by_a_flag, direction, way_of
+from fuzz.targets.dynamic_mask.call import BY_BIAS, OPTIONS, by_a_flag, direction, tail_bits, way_of
 from oracles.problem import AnyProblem, Bias, cumulative
 
 
@@ -44,15 +44,17 @@ def _planes(p: AnyProblem, given: dict[str, Any]) -> tuple[list[str], list[str]]
     """Lines that make `bias`, and the arguments that say the mask."""
     how = way_of(p, given)
     flag = how == "columns" or (how == "auto" and by_a_flag(p))
-    lines, named = [], []
+    lines, named, words, tail = list[str](), list[str](), list[str](), tail_bits(p)
     keys = p.bias if given["hidden"] == "keys" or how == "columns" else None
     if not flag and how != "bias":
         kept = "keep | ~by_bools" if how == "alternating" else "keep"
         if keys is not None:
             by_group = keys.kv_heads and p.group > 1
             kept = f"keep | unseen{f'.repeat_interleave({p.group}, 1)' * by_group}"
-        packed = f"pack_mask(({kept}).expand(-1, -1, -1, {p.len_k})" + ")"
-        named.append(f"mask={packed if how == 'bits' else kept}")
+        if how == "bits":
+            words += [f"words = pack_mask(({kept}).expand(-1, -1, -1, {p.len_k}))"]
+            words += [f"words[..., -1] |= torch.where(words[..., -1] != 0, {tail}, 0)"] * bool(tail)
+        named.append(f"mask={'words' if how == 'bits' else kept}")
     if (flag or how == "both") and direction(p.mask) is not None:
         named.append(f"causal={direction(p.mask)!r}")
     if keys is not None:
@@ -69,7 +71,7 @@ def _planes(p: AnyProblem, given: dict[str, Any]) -> tuple[list[str], list[str]]
         if hidden and not flag:
             lines.append(f'hidden = torch.where({seen}, bias, float("{hidden}"))')
         named.append("bias=hidden" if lines else "bias=bias")
-    return lines, named
+    return lines + words, named
 
 
 def _unseen(p: AnyProblem, bias: Bias) -> str:

@@ -100,20 +100,20 @@ class BundledNativeSparse(AutogradTarget):
         return OPTIONS.draws(**offered, **({"max_seqlen": ("asked",)} if problem.layout == "packed" else {}))
 
     def runs(self, case: Case) -> bool:
-        """See Target: without `run` the block lists of a case are all that is made, lists_alone.py."""
+        """See Target: without `run` block lists are made, lists_alone.py, and blocks chosen, choice_alone.py."""
         return bool(OPTIONS.of(case)["run"])
 
     def inspect(self, case: Case) -> list[Finding]:
-        """See Target: of a case that is not run, its block lists."""
+        """See Target: of a case that is not run, its block lists and choices of blocks."""
         if self.runs(case):
             return []
-        from fuzz.targets.nsa import lists_alone
+        from fuzz.targets.nsa import choice_alone, lists_alone
 
         if self.mutant:
             kernel_of(self.mutant)
         injection = f"nsa!{self.mutant}" if self.mutant else ""
         device = "cuda" if self.device == "cuda" else "cpu"
-        return lists_alone.check(case, injection, device)
+        return lists_alone.check(case, injection, device) or choice_alone.check(case, injection, device)
 
     def may_differ(self, case: Case) -> frozenset[str]:
         """See Target: sums that CTAs add to in any order."""

@@ -182,3 +182,18 @@ def test_an_argument_about_a_source_line_holds_for_that_line(rule, path, stands,
         seen = replace(result(2, before), bug=bug, same_values=operator == "guarded_dropped")
         found = judged(seen, lambda bug, ptx=ptx: ptx)
         assert (found.status, found.rule) == (status, rule if status == "equivalent" else "")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "seen", "status"),
+    [
+        ("shr.u64 %rd120, %rd95, 63;", "shr.u64 %rd120, %rd95, 62;", True, "equivalent"),
+        ("shr.u64 %rd120, %rd95, 63;", "shr.u64 %rd120, %rd95, 62;", False, "missed"),
+        ("shr.u64 %rd120, %rd95, 62;", "shr.u64 %rd120, %rd95, 61;", True, "missed"),
+        ("shr.u64 %rd120, %rd95, 63;", "shr.u64 %rd120, %rd95, 64;", True, "missed"),
+    ],
+)
+def test_the_sign_of_an_index_and_the_bit_below_it_are_0(before, after, seen, status):
+    bug = PtxMutant("c", "transposed_kernel", "immediate_off_by_one", 1, before, after, target="nsa")
+    made = Result(bug.id, bug, "missed", looked=True, reaching=25, same_bits=True, same_values=seen)
+    assert judged(made, lambda bug: before).status == status
