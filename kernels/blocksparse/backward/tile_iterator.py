@@ -118,20 +118,14 @@ def take_place(by_counter: cutlass.Constexpr, order: Order, counts: Counts, sTil
 def entries(lists: Lists, batch: Int32, n_block: Int32, first_head: Int32, share: Int32) -> Int32:
     """Blocks that the lists name for a tile of keys, over all query heads of its unit. Lists that all heads share are
     read once: each read that waits for the one before delays the CTA's first load."""
-    total = Int32(0)
+    total, heads, same = Int32(0), share, Int32(1)
     if lists.partial.stride_head == 0 and lists.full.stride_head == 0:
-        total = share * blocks_of_head(lists, batch, first_head, n_block)
-    else:
-        for g in cutlass.range(share, unroll=4):
-            total += blocks_of_head(lists, batch, first_head + g, n_block)
-    return total
-
-
-def blocks_of_head(lists: Lists, batch: Int32, head: Int32, n_block: Int32) -> Int32:
-    """Blocks that the lists name for a tile of keys and one query head."""
-    partials, _ = lists.partial.row(batch, head, n_block)
-    fulls, _ = lists.full.row(batch, head, n_block)
-    return partials + fulls
+        heads, same = Int32(1), share
+    for g in cutlass.range(heads, unroll=1):
+        partials, _ = lists.partial.row(batch, first_head + g, n_block)
+        fulls, _ = lists.full.row(batch, first_head + g, n_block)
+        total += partials + fulls
+    return total * same
 
 
 @cute.jit
