@@ -211,7 +211,7 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             ),
             "ptx_mutants_sparse_host",
             (*ORACLES, *EMULATOR, "fuzz/targets", "kernels/dynamic_mask", "kernels/nsa"),
-            commit="acbcaf7c",
+            commit="9472f1a3",
             machine="2 cores, `nsa` 16",
             date="2026-11-26",
             command="python -m fuzz.score.ptx_mutants --target nsa --count 130 --seed 20",
