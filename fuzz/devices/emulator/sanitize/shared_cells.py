@@ -3,7 +3,7 @@
 A cell is in flight (1 bit) | the CTA's age (20) | strong (1) | who (10, the entity's number in its cluster) | clock
 (32). The age tells the cells of one CTA from those of the one before it in the same memory. A granule to which a
 cp.async is under way is in flight, from the instruction on until the copy is waited for. Its cell is negative, so that
-`cell >> 43` is no age: whoever compares the two leaves it to `shared_shadow.py`.
+`cell >> 43` equals no age: `shared_lines.py` then leaves the granule to `shared_shadow.py`, which masks the sign.
 """
 
 from __future__ import annotations

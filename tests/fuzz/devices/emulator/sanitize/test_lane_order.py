@@ -55,7 +55,7 @@ def test_a_lane_that_arrives_for_the_others(writes, between, ordered):
 
 
 def test_a_write_after_the_lanes_were_in_step():
-    """What is written before and after: only the first is handed over."""
+    """Writes before and after the arrival: the mbarrier hands over the first alone."""
     twice = "st.shared.b32 [%r1+{}], 7; bar.warp.sync -1; st.shared.b32 [%r1+{}], 7;"
     assert found(hand_over(twice.format(16, 528), "")) == set()
     assert found(hand_over(twice.format(528, 16), "")) == {LATE_WRITE}

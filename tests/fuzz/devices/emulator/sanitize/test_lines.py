@@ -82,7 +82,7 @@ def program(seed: int, phases: int, count: int = 14, copies: float = 0) -> list[
 
 
 def expected(accesses: list[Access], initialised: bool) -> list[set[str]]:
-    """What each access is found to do, by the last write and the readers of every byte, and by the copies under way. A
+    """The findings of each access, by the last write and the readers of every byte, and by the copies under way. A
     copy that arrives is a write, and no finding: who has used its bytes since it was issued was one."""
     wrote: dict[int, Access] = {}
     under_way: dict[int, bool] = {}
