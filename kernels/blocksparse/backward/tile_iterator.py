@@ -83,6 +83,11 @@ class Block(NamedTuple):
         """1 or 0."""
         return self.head_partial & 1
 
+    @property
+    def starts_run(self) -> Any:
+        """True in the first of a run of tiles: NOTE [pieces] of transposed/runs_loads.py."""
+        return self.slot < 0
+
 
 @cute.jit
 def take_place(by_counter: cutlass.Constexpr, order: Order, counts: Counts, sTileNumber: cute.Tensor, thread: Int32):

@@ -3,12 +3,20 @@
 """The loading warp and the dQ warp of the kernel that works through runs of tiles: runs_kernel.py.
 
 NOTE [pieces] The loading warp looks up 32 entries of the lists at once, a window, and writes them to half of the entry
-buffer as pieces: RUN_TILES adjacent tiles that are neither masked nor cut off by the sequence's end are one piece, of
-steps of 80 queries; any other tile is a piece of steps of 64. `Block.rank`, which atomic adds have no use for, is 1 in
-the former. `sPieces` has the number of pieces of a window. A window is written when all steps of the one before have
-been loaded, to the half of the one before that: 32 tiles are 16 steps or more, and the dQ warp, which reads entries
-last, is at most two steps behind the step that is loaded, so that half is free.
+buffer. RUN_TILES adjacent tiles that are neither masked nor cut off by the sequence's end are one piece, of steps of 80
+queries; any other tile is a piece of steps of 64. `Block.slot`, which such tiles have no use for, is -1 in the first of
+a run. `sPieces` has the number of pieces of a window. A window is written when all steps of the one before have been
+loaded, to the half of the one before that: 32 tiles are 16 steps or more, and the dQ warp, which reads entries last, is
+at most four steps behind the step that is loaded, so that half is free.
+
+NOTE [ordered runs] A step of 80 queries may lie in two tiles, each with a semaphore. What belongs to the first one is
+added first. Where the second one's semaphore has its rank by then, the rest is added at once, and the first tile is
+released when all of it is complete, as a tile is that ends with its step: NOTE [ordered bulk adds] of dq_warp.py.
+Otherwise the first tile's adds are completed and it is released, and only then the second tile's semaphore is waited
+for. So a CTA that waits keeps no other waiting, and releases its tiles in the order in which it acquires them.
 """
+
+from typing import NamedTuple
 
 import cutlass
 from cutlass import Int32, Int64, cute
@@ -16,10 +24,11 @@ from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import dsl_user_op
 
 from kernels.blocksparse.backward.dq_accumulator import tile_number
-from kernels.blocksparse.backward.mainloop_mma import target_of
+from kernels.blocksparse.backward.mainloop_mma import release, semaphore_of, target_of, wait
 from kernels.blocksparse.backward.tile_iterator import Block, block_at, find_entry
-from kernels.blocksparse.backward.tiling import HALF, RUN_STEP, RUN_TILES
+from kernels.blocksparse.backward.tiling import ENTRY_STAGES, HALF, RUN_STEP, RUN_TILES
 from kernels.blocksparse.backward.transposed import turns
+from kernels.blocksparse.backward.transposed.dq_warp import acquire
 from kernels.blocksparse.backward.transposed.loads import load_keys, tile_bytes
 from kernels.blocksparse.backward.transposed.turns import GROUPS, DqBarrier
 from kernels.blocksparse.common.bulk import load_rows, load_run, load_whole
@@ -38,22 +47,24 @@ def load_pieces(w, head_kv: Int32, first_key: Int64) -> None:
     step = Int32(0)
     for window in cutlass.range(windows, unroll=1):
         look_up_window(w, window)
-        pieces = storage.sPieces[window % 2]
-        for piece in cutlass.range(pieces, unroll=1):
-            block = block_at(storage.sEntries, window % 2 * HALF + piece)
-            if block.rank != 0:
+        pieces, place = storage.sPieces[window % 2], window % 2 * HALF
+        for _ in cutlass.range(pieces, unroll=1):
+            block = block_at(storage.sEntries, place)
+            if block.starts_run:
                 for part in cutlass.range(RUN_STEPS, unroll=1):
                     load_step(w, block, part, step, True)
                     step += 1
+                place += RUN_TILES
             else:
                 for part in cutlass.range(w.tiling.steps, unroll=1):
                     load_step(w, block, part, step, False)
                     step += 1
+                place += 1
 
 
 @cute.jit
 def look_up_window(w, window: Int32) -> None:
-    """Writes a window's pieces: NOTE [pieces]."""
+    """Writes a window of entries: NOTE [pieces]."""
     lane, sPieces = cute.arch.lane_idx(), w.storage.sPieces
     entry = window * HALF + lane
     rBlock = cute.make_rmem_tensor(4, Int32)
@@ -76,14 +87,14 @@ def look_up_window(w, window: Int32) -> None:
         end = cute.arch.popc((above & -above) - 1)
     at = lane - start
     wide = whole & ((at // RUN_TILES + 1) * RUN_TILES <= end - start)
-    emits = (entry < w.total) & ((not wide) | (at % RUN_TILES == 0))
-    all_emitting = cute.arch.vote_ballot_sync(emits)
-    rBlock[2] = Int32(wide)
-    if emits:
-        place = window % 2 * HALF + cute.arch.popc(all_emitting & low_lanes(lane))
-        cute.autovec_copy(rBlock, w.storage.sEntries[None, place])
+    starts_run = wide & (at % RUN_TILES == 0)
+    begins = cute.arch.vote_ballot_sync((entry < w.total) & (starts_run | (not wide)))
+    if starts_run:
+        rBlock[3] = Int32(-1)
+    if entry < w.total:
+        cute.autovec_copy(rBlock, w.storage.sEntries[None, entry % ENTRY_STAGES])
     if lane == 0:
-        sPieces[window % 2] = cute.arch.popc(all_emitting)
+        sPieces[window % 2] = cute.arch.popc(begins)
     cute.arch.sync_warp()
 
 
@@ -139,55 +150,145 @@ def load_operand(
         cute.arch.sync_warp()
 
 
+class Step(NamedTuple):
+    """A step of the dQ warp.
+
+    block         the first tile of its piece
+    tiles, parts  of the piece, tiles and steps
+    rows          queries of the step
+    tile, offset  where it begins: in which tile of the piece, at which query of it
+    """
+
+    block: Block
+    tiles: Int32
+    parts: Int32
+    rows: Int32
+    tile: Int32
+    offset: Int32
+
+    def here(self, tile_m: int) -> Int32:
+        """Rows in the tile in which it begins."""
+        return cutlass.min(self.rows, tile_m - self.offset)
+
+
+@cute.jit
+def step_at(w, entry: Int32, part: Int32) -> Step:
+    """Step `part` of the piece that begins with an entry, which must be in the entry buffer."""
+    block = block_at(w.storage.sEntries, entry)
+    tiles, parts, rows = Int32(1), Int32(w.tiling.steps), Int32(w.tiling.step_m)
+    if block.starts_run:
+        tiles, parts, rows = Int32(RUN_TILES), Int32(RUN_STEPS), Int32(RUN_STEP)
+    first = part * rows
+    return Step(block, tiles, parts, rows, first // w.tiling.tile_m, first % w.tiling.tile_m)
+
+
 @cute.jit
 def add_dq_of_pieces(w) -> None:
     """The dQ warp's work: adds each warpgroup's share of each step as soon as it is in shared memory."""
-    storage = w.storage
-    windows = (w.total + HALF - 1) // HALF
-    window, piece, part, pieces, parts = Int32(0), Int32(0), Int32(0), Int32(0), Int32(1)
-    if windows > 0:
+    ordered, ended_step = w.variant.deterministic, w.kernel.ended_step
+    entry, part = Int32(0), Int32(0)
+    if w.total > 0:
         for group in cutlass.range_constexpr(GROUPS):
             turns.arrive_dq(DqBarrier.EMPTY, group)
-    while window < windows:
+    while entry < w.total:
         for group in cutlass.range_constexpr(GROUPS):
             turns.await_dq(DqBarrier.FULL, group)
-            block = block_at(storage.sEntries, window % 2 * HALF + piece)
-            if cutlass.const_expr(group == 0):
-                pieces = storage.sPieces[window % 2]
-                parts = Int32(RUN_STEPS) if block.rank != 0 else Int32(w.tiling.steps)
+            step = step_at(w, entry, part)
+            if cutlass.const_expr(ordered and group == 0):  # noqa: SIM102 (one is for the compiler)
+                if step.offset == 0:
+                    acquire(w, block_at(w.storage.sEntries, entry + step.tile))
             if cute.arch.lane_idx() == 0:
-                add_share(w, block, part, group)
+                add_first(w, step, group)
+                if cutlass.const_expr(not ordered):
+                    add_rest(w, step, group)
             cute.arch.cp_async_bulk_commit_group()
+        step = step_at(w, entry, part)
+        ended = ended_step(part + 1, step.parts)
+        released = Int32(0)
+        if cutlass.const_expr(ordered):
+            released = cross(w, entry, step, ended == part)
         part += 1
-        if part == parts:
+        following = entry
+        if part == step.parts:
             part = Int32(0)
-            piece += 1
-            if piece == pieces:
-                piece = Int32(0)
-                window += 1
+            following += step.tiles
         for group in cutlass.range_constexpr(GROUPS):
-            cute.arch.cp_async_bulk_wait_group(GROUPS - 1 - group, read=True)
+            cute.arch.cp_async_bulk_wait_group(0 if ordered else GROUPS - 1 - group, read=True)
             cute.arch.sync_warp()
-            if window < windows:
+            if following < w.total:
                 turns.arrive_dq(DqBarrier.EMPTY, group)
+        if cutlass.const_expr(ordered):
+            release_ended(w, entry, step_at(w, entry, ended), released)
+        entry = following
 
 
 @cute.jit
-def add_share(w, block: Block, part: Int32, group: cutlass.Constexpr) -> None:
-    """Adds one warpgroup's share of a step, which lies in one tile of queries or in two: NOTE [dQ by dim]."""
-    tiling = w.tiling
-    half, per_tile = cutlass.const_expr(tiling.dim // GROUPS), tiling.tile_m
-    rows, first = Int32(tiling.step_m), part * tiling.step_m
-    if block.rank != 0:
-        rows, first = Int32(RUN_STEP), part * RUN_STEP
-    tile, offset = first // per_tile, first % per_tile
-    here = cutlass.min(rows, per_tile - offset)
-    source = storage_of(w, group)
-    start = target_of(w, block, Int32(0)) + (Int64(tile) * per_tile * tiling.dim + group * per_tile * half)
-    add_bytes(w.mdQ + cute.assume(start + offset * half, divby=4), source, here * (4 * half))
-    if here < rows:
-        there = w.mdQ + cute.assume(start + per_tile * tiling.dim, divby=4)
-        add_bytes(there, source + cute.assume(here * half, divby=4), (rows - here) * (4 * half))
+def cross(w, entry: Int32, step: Step, ends: cutlass.Boolean) -> Int32:
+    """Ordered adds: the rest of a step that lies in two tiles, NOTE [ordered runs]. 1 where that has released the first
+    one, in the lane that adds. ends: whether the first one has no adds to come."""
+    released = Int32(0)
+    if step.here(w.tiling.tile_m) < step.rows:
+        if cute.arch.lane_idx() == 0:
+            first, second = (block_at(w.storage.sEntries, entry + step.tile + i) for i in range(2))
+            if not is_open(w, second):
+                if ends:
+                    release_added(w, first)
+                    released = Int32(1)
+                wait(w, second)
+            cute.arch.fence_proxy("async.global")
+            for group in cutlass.range_constexpr(GROUPS):
+                add_rest(w, step, group)
+            cute.arch.cp_async_bulk_commit_group()
+        cute.arch.sync_warp()
+    return released
+
+
+@cute.jit
+def is_open(w, block: Block) -> cutlass.Boolean:
+    """True where a block's semaphore has its lock: then it is acquired."""
+    value = cute.arch.load(semaphore_of(w, block), Int32, sem="acquire", scope="gpu")
+    return value == w.kernel.lock_of(block.rank, w.place[2])
+
+
+@cute.jit
+def release_ended(w, entry: Int32, step: Step, released: Int32) -> None:
+    """Releases the tile in which a step begins, if that is its last one, unless it has been `released`."""
+    if step.offset + step.rows >= w.tiling.tile_m:
+        if (cute.arch.lane_idx() == 0) & (released == 0):
+            release_added(w, block_at(w.storage.sEntries, entry + step.tile))
+        cute.arch.sync_warp()
+
+
+@cute.jit
+def release_added(w, block: Block) -> None:
+    """Releases a block's semaphore when all adds that this thread has committed are complete."""
+    cute.arch.cp_async_bulk_wait_group(0)
+    cute.arch.fence_proxy("async.global")
+    release(w, block)
+
+
+@cute.jit
+def add_first(w, step: Step, group: cutlass.Constexpr) -> None:
+    """Adds one warpgroup's share of a step to the tile in which it begins: NOTE [dQ by dim]."""
+    half = cutlass.const_expr(w.tiling.dim // GROUPS)
+    target = share_of(w, step, step.tile, group) + step.offset * half
+    add_bytes(w.mdQ + cute.assume(target, divby=4), storage_of(w, group), step.here(w.tiling.tile_m) * (4 * half))
+
+
+@cute.jit
+def add_rest(w, step: Step, group: cutlass.Constexpr) -> None:
+    """Adds what is left of it, if anything, to the tile after that."""
+    half, here = cutlass.const_expr(w.tiling.dim // GROUPS), step.here(w.tiling.tile_m)
+    if here < step.rows:
+        target, source = share_of(w, step, step.tile + 1, group), storage_of(w, group)
+        rest = source + cute.assume(here * half, divby=4)
+        add_bytes(w.mdQ + cute.assume(target, divby=4), rest, (step.rows - here) * (4 * half))
+
+
+def share_of(w, step: Step, tile: Int32, group: int) -> Int64:
+    """The offset in the dQ accumulator of a warpgroup's share of a tile of a step's piece."""
+    tile_m, dim = w.tiling.tile_m, w.tiling.dim
+    return target_of(w, step.block, Int32(0)) + (Int64(tile) * tile_m * dim + group * tile_m * (dim // GROUPS))
 
 
 def storage_of(w, group: int) -> cute.Pointer:

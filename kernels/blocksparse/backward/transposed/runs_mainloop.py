@@ -7,7 +7,7 @@ import cutlass
 from cutlass import Int32, cute
 
 from kernels.blocksparse.backward.tile_iterator import block_at
-from kernels.blocksparse.backward.tiling import HALF, RUN_STEP
+from kernels.blocksparse.backward.tiling import HALF, RUN_STEP, RUN_TILES
 from kernels.blocksparse.backward.transposed import turns
 from kernels.blocksparse.backward.transposed.mainloop import multiply_step
 from kernels.blocksparse.backward.transposed.runs_loads import RUN_STEPS
@@ -25,17 +25,18 @@ def mainloop_runs(w) -> None:
         for window in cutlass.range(windows, unroll=1):
             # a window's pieces are written before its first step is loaded
             turns.await_full(w.q_full, step, tiling.stages)
-            pieces = storage.sPieces[window % 2]
-            for piece in cutlass.range(pieces, unroll=1):
+            pieces, place = storage.sPieces[window % 2], window % 2 * HALF
+            for _ in cutlass.range(pieces, unroll=1):
                 turns.await_full(w.q_full, step, tiling.stages)
-                place = window % 2 * HALF + piece
                 block = block_at(storage.sEntries, place)
-                if block.rank != 0:
+                if block.starts_run:
                     for part in cutlass.range(RUN_STEPS, unroll=1):
                         multiply_step(w, w.wide, RUN_STEP, place, part, step)
                         step += 1
+                    place += RUN_TILES
                 else:
                     for part in cutlass.range(tiling.steps, unroll=1):
                         multiply_step(w, w.narrow, tiling.step_m, place, part, step)
                         step += 1
+                    place += 1
         before_reuse(w.thread)
