@@ -105,7 +105,6 @@ class RunsBackward(TransposedBackward):
             sLSE=tensor(cute.make_layout((RUN_STEP, stages)), Float32),
             sDelta=tensor(cute.make_layout((RUN_STEP, stages)), Float32),
             sEntries=tensor(cute.make_layout((4, ENTRY_STAGES)), Int32),
-            sPieces=memory.numbers(Int32, 2),
             sTileNumber=memory.numbers(Int32, 1),
             barriers=memory.barriers(turns.barrier_count(tiling)),
         )

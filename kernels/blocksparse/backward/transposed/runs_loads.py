@@ -5,15 +5,15 @@
 NOTE [pieces] The loading warp looks up 32 entries of the lists at once, a window, and writes them to half of the entry
 buffer. RUN_TILES adjacent tiles that are neither masked nor cut off by the sequence's end are one piece, of steps of 80
 queries; any other tile is a piece of steps of 64. `Block.slot`, which such tiles have no use for, is -1 in the first of
-a run. `sPieces` has the number of pieces of a window. A window is written when all steps of the one before have been
-loaded, to the half of the one before that: 32 tiles are 16 steps or more, and the dQ warp, which reads entries last, is
-at most four steps behind the step that is loaded, so that half is free.
+a run. A window is written when all steps of the one before have been loaded, to the half of the one before that: 32
+tiles are 52 steps or more, and the dQ warp, which reads entries last, is at most four steps behind the step that is
+loaded, so that half is free.
 
 NOTE [ordered runs] A step of 80 queries may lie in two tiles, each with a semaphore. What belongs to the first one is
 added first. Where the second one's semaphore has its rank by then, the rest is added at once, and the first tile is
 released when all of it is complete, as a tile is that ends with its step: NOTE [ordered bulk adds] of dq_warp.py.
 Otherwise the first tile's adds are completed and it is released, and only then the second tile's semaphore is waited
-for. So a CTA that waits keeps no other waiting, and releases its tiles in the order in which it acquires them.
+for: a CTA that waits keeps no other waiting for adds that it has long issued.
 """
 
 from typing import NamedTuple
@@ -40,33 +40,31 @@ RUN_STEPS = RUN_TILES * 128 // RUN_STEP
 def load_pieces(w, head_kv: Int32, first_key: Int64) -> None:
     """The loading warp's work for a tile of keys. first_key: the tile's first row in its batch."""
     storage = w.storage
-    windows = (w.total + HALF - 1) // HALF
     if w.total > 0:
         load_keys(w, w.k, storage.sK, head_kv, first_key, w.k_full)
         load_keys(w, w.v, storage.sV, head_kv, first_key, w.v_full)
-    step = Int32(0)
-    for window in cutlass.range(windows, unroll=1):
-        look_up_window(w, window)
-        pieces, place = storage.sPieces[window % 2], window % 2 * HALF
-        for _ in cutlass.range(pieces, unroll=1):
-            block = block_at(storage.sEntries, place)
-            if block.starts_run:
-                for part in cutlass.range(RUN_STEPS, unroll=1):
-                    load_step(w, block, part, step, True)
-                    step += 1
-                place += RUN_TILES
-            else:
-                for part in cutlass.range(w.tiling.steps, unroll=1):
-                    load_step(w, block, part, step, False)
-                    step += 1
-                place += 1
+    entry, step = Int32(0), Int32(0)
+    while entry < w.total:
+        if entry % HALF == 0:
+            look_up_window(w, entry)
+        block = block_at(storage.sEntries, entry)
+        if block.starts_run:
+            for part in cutlass.range(RUN_STEPS, unroll=1):
+                load_step(w, block, part, step, True)
+                step += 1
+            entry += RUN_TILES
+        else:
+            for part in cutlass.range(w.tiling.steps, unroll=1):
+                load_step(w, block, part, step, False)
+                step += 1
+            entry += 1
 
 
 @cute.jit
-def look_up_window(w, window: Int32) -> None:
-    """Writes a window of entries: NOTE [pieces]."""
-    lane, sPieces = cute.arch.lane_idx(), w.storage.sPieces
-    entry = window * HALF + lane
+def look_up_window(w, first: Int32) -> None:
+    """Writes the window of entries that begins with entry `first`: NOTE [pieces]."""
+    lane = cute.arch.lane_idx()
+    entry = first + lane
     rBlock = cute.make_rmem_tensor(4, Int32)
     rBlock.fill(Int32(0))
     if entry < w.total:
@@ -86,15 +84,10 @@ def look_up_window(w, window: Int32) -> None:
     if above != 0:
         end = cute.arch.popc((above & -above) - 1)
     at = lane - start
-    wide = whole & ((at // RUN_TILES + 1) * RUN_TILES <= end - start)
-    starts_run = wide & (at % RUN_TILES == 0)
-    begins = cute.arch.vote_ballot_sync((entry < w.total) & (starts_run | (not wide)))
-    if starts_run:
+    if whole & (at % RUN_TILES == 0) & (at + RUN_TILES <= end - start):
         rBlock[3] = Int32(-1)
     if entry < w.total:
         cute.autovec_copy(rBlock, w.storage.sEntries[None, entry % ENTRY_STAGES])
-    if lane == 0:
-        sPieces[window % 2] = cute.arch.popc(begins)
     cute.arch.sync_warp()
 
 
@@ -202,7 +195,6 @@ def add_dq_of_pieces(w) -> None:
                 if cutlass.const_expr(not ordered):
                     add_rest(w, step, group)
             cute.arch.cp_async_bulk_commit_group()
-        step = step_at(w, entry, part)
         ended = ended_step(part + 1, step.parts)
         released = Int32(0)
         if cutlass.const_expr(ordered):
@@ -213,7 +205,7 @@ def add_dq_of_pieces(w) -> None:
             part = Int32(0)
             following += step.tiles
         for group in cutlass.range_constexpr(GROUPS):
-            cute.arch.cp_async_bulk_wait_group(0 if ordered else GROUPS - 1 - group, read=True)
+            cute.arch.cp_async_bulk_wait_group(GROUPS - 1 - group, read=True)
             cute.arch.sync_warp()
             if following < w.total:
                 turns.arrive_dq(DqBarrier.EMPTY, group)
@@ -238,7 +230,7 @@ def cross(w, entry: Int32, step: Step, ends: cutlass.Boolean) -> Int32:
             cute.arch.fence_proxy("async.global")
             for group in cutlass.range_constexpr(GROUPS):
                 add_rest(w, step, group)
-            cute.arch.cp_async_bulk_commit_group()
+                cute.arch.cp_async_bulk_commit_group()
         cute.arch.sync_warp()
     return released
 

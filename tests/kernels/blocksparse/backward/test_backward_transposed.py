@@ -19,12 +19,15 @@ import backward_problems
 from backward_problems import Spec, errors, make
 from blocksparse_runs import ptx_of
 from covering import covering
+from cutlass import Boolean, cute
 
 from fuzz.compiling import obtain
 from fuzz.devices.cuda import build_of
 from fuzz.devices.emulator import Emulator
 from fuzz.devices.emulator.config import ALL_CHECKS
+from kernels.blocksparse.backward.mainloop_mma import release
 from kernels.blocksparse.backward.tiling import SHARED_MEMORY, choose_tiling
+from kernels.blocksparse.backward.transposed import runs_loads
 from kernels.blocksparse.compile.build import build
 from kernels.blocksparse.spec.signature import ordered
 from kernels.blocksparse.spec.variant import MASKS, NO_INJECTION, OF_PREPROCESS, Variant
@@ -46,7 +49,7 @@ def loaded(of, injection=NO_INJECTION):
     return Emulator(strict=False, checks=ALL_CHECKS).load(compiled)
 
 
-def run(spec: Spec, injection=NO_INJECTION, **emulated):
+def run(spec: Spec, injection=NO_INJECTION, compiled=loaded, **emulated):
     """(problem, gradients, reports). Where adds are not ordered, their order is no finding."""
     problem = make(replace(spec, products="wgmma", tile_n=128))
     checks = ALL_CHECKS if spec.deterministic else ALL_CHECKS - {"unordered_adds"}
@@ -56,7 +59,7 @@ def run(spec: Spec, injection=NO_INJECTION, **emulated):
     def launch(of, values):
         assert of.kind == "preprocess" or choose_tiling(of, ARCH).transposed
         if not reports or reports[-1].status == "finished":
-            reports.append(loaded(of, injection.part(of.kind))(*ordered(of.kind, values), emulator=emulator))
+            reports.append(compiled(of, injection.part(of.kind))(*ordered(of.kind, values), emulator=emulator))
 
     out, _ = backward_problems.run(problem, launch)
     return problem, out, reports
@@ -136,6 +139,12 @@ SPECS = {
     "runs of tiles, split, float16, a view": Spec(
         (1290,), (128,), 4, 1, dim=104, tile_m=128, mask="random", dtype=torch.float16, view=True, group_split=2
     ),
+    "runs of tiles, ordered, two windows of entries, packed": Spec(
+        (1300, 650), (260, 140), 4, 1, dim=128, tile_m=128, packed=True, deterministic=True, group_split=1
+    ),
+    "runs of tiles, ordered, intervals, float16, a view": Spec(
+        (1290,), (400,), 2, 1, dim=104, tile_m=128, mask="documents", dtype=torch.float16, view=True, deterministic=True
+    ),
     "no runs, as asked": Spec((700,), (130,), 2, 1, dim=128, tile_m=128, tuning=(("runs", 0),)),
     "no runs with a soft cap": Spec((700,), (130,), 2, 1, dim=128, tile_m=128, softcap=1.5),
     "no keys": Spec((100, 60), (0, 60), dim=64, tile_m=64, mask="causal", packed=True),
@@ -157,6 +166,74 @@ def test_ordered_adds_have_the_same_bits_in_every_schedule(dim, tile_m, mask, or
     again = check(spec, resident_ctas=slots, warp_schedule=order, seed=slots, dispatch="permuted")
     for name, x in first.items():  # rows past a sequence's end are NaN still
         assert torch.equal(x.nan_to_num(7.0), again[name].nan_to_num(7.0)), name
+
+
+# Ranks of the tiles of a run are equal, or descend, or ascend; runs of different CTAs begin at different tiles
+ORDERED_RUNS = {
+    "full": Spec((1300,), (390,), 2, 1, dim=128, tile_m=128, deterministic=True),
+    "causal": Spec((1200,), (1100,), dim=128, tile_m=128, mask="causal", deterministic=True),
+    "causal, descending": Spec(
+        (1300,), (900,), dim=128, tile_m=128, mask="causal", deterministic=True, schedule="descending"
+    ),
+    "window": Spec((1400,), (1400,), dim=128, tile_m=128, mask="window", deterministic=True, schedule="permutation"),
+}
+
+
+@pytest.mark.parametrize(("name", "order", "slots"), covering(list(ORDERED_RUNS), SCHEDULES, [1, 3, 9], strength=1))
+def test_ordered_runs_have_the_same_bits_in_every_schedule(name, order, slots):
+    first = check(ORDERED_RUNS[name])
+    again = check(ORDERED_RUNS[name], resident_ctas=slots, warp_schedule=order, seed=slots, dispatch="permuted")
+    assert all(torch.equal(x, again[name]) for name, x in first.items())
+
+
+@cute.jit
+def _always_open(w, block) -> Boolean:
+    return Boolean(True)
+
+
+@cute.jit
+def _never_open(w, block) -> Boolean:
+    return Boolean(False)
+
+
+@cute.jit
+def _release_read(w, block) -> None:
+    cute.arch.cp_async_bulk_wait_group(0, read=True)
+    cute.arch.fence_proxy("async.global")
+    release(w, block)
+
+
+def changed(monkeypatch, spec, **functions):
+    """`run` with other functions in runs_loads.py."""
+    for name, function in functions.items():
+        monkeypatch.setattr(runs_loads, name, function)
+
+    def built(of, injection=NO_INJECTION):
+        if of.kind != "backward":
+            return loaded(of, injection)
+        return Emulator(strict=False, checks=ALL_CHECKS).load(build(of, ARCH))
+
+    return run(spec, compiled=built, resident_ctas=9, warp_schedule="random", seed=3)
+
+
+def test_a_step_in_two_tiles_gives_the_same_bits_if_it_waits_for_the_second(monkeypatch):
+    """The bits are those of the kernel that adds at once where the second tile's semaphore has its rank."""
+    first = check(ORDERED_RUNS["causal"])
+    _, again, reports = changed(monkeypatch, ORDERED_RUNS["causal"], is_open=_never_open)
+    assert [(r.status, r.findings) for r in reports] == [("finished", [])] * 3, "\n".join(map(str, reports))
+    assert all(torch.equal(x, again[name]) for name, x in first.items())
+
+
+@pytest.mark.parametrize(
+    ("bug", "functions"),
+    [
+        ("the second tile is not acquired", {"is_open": _always_open}),
+        ("released when read, not when added", {"release_added": _release_read}),
+    ],
+)
+def test_planted_bugs_of_steps_in_two_tiles_are_seen(bug, functions, monkeypatch):
+    *_, reports = changed(monkeypatch, ORDERED_RUNS["causal"], **functions)
+    assert any(r.status == "deadlock" or r.findings for r in reports), bug
 
 
 ORDERED = Spec((300, 130), (300, 140), 2, 1, dim=128, tile_m=128, mask="random", deterministic=True)
@@ -207,6 +284,13 @@ def test_planted_bugs_are_seen_with_runs(name):
     problem, out, reports = run(spec, MUTANTS[name].injection.backward, warp_schedule="random", seed=3)
     ended = all(r.status == "finished" and not r.findings for r in reports)
     assert not ended or max(errors(problem, out).values()) > 1
+
+
+@pytest.mark.parametrize("name", [*(name for name in bugs() if ORDER & replaced_by(name)), "lock_is_n_block"])
+def test_planted_bugs_of_ordered_adds_are_seen_with_runs(name):
+    spec = ORDERED_RUNS["window" if name == "lock_is_n_block" else "full"]
+    _, _, reports = run(spec, MUTANTS[name].injection.backward, resident_ctas=9, warp_schedule="random", seed=3)
+    assert any(r.status == "deadlock" or r.findings for r in reports)
 
 
 def test_a_dq_warp_that_waits_forever_is_named():
