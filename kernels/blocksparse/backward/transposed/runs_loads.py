@@ -4,10 +4,10 @@
 
 NOTE [pieces] The loading warp looks up 32 entries of the lists at once, a window, and writes them to half of the entry
 buffer. RUN_TILES adjacent tiles that are neither masked nor cut off by the sequence's end are one piece, of steps of 80
-queries; any other tile is a piece of steps of 64. `Block.slot`, which such tiles have no use for, is -1 in the first of
-a run. A window is written when all steps of the one before have been loaded, to the half of the one before that: 32
-tiles are 52 steps or more, and the dQ warp, which reads entries last, is at most four steps behind the step that is
-loaded, so that half is free.
+queries; any other tile is a piece of steps of 64. Descending ones, which planned orders have, are written in ascending
+order. `Block.slot`, which such tiles have no use for, is -1 in the first of a run. A window is written when all steps
+of the one before have been loaded, to the half of the one before that: 32 tiles are 52 steps or more, and the dQ warp,
+which reads entries last, is at most four steps behind the step that is loaded, so that half is free.
 
 NOTE [ordered runs] A step of 80 queries may lie in two tiles, each with a semaphore. What belongs to the first one is
 added first. Where the second one's semaphore has its rank by then, the rest is added at once, and the first tile is
@@ -76,18 +76,24 @@ def look_up_window(w, first: Int32) -> None:
     if whole:
         key = m_block
     before, head_before = cute.arch.shuffle_sync_up(key, 1), cute.arch.shuffle_sync_up(head_partial, 1)
-    follows = whole & (lane > 0) & (before + 1 == m_block) & (head_before == head_partial)
+    adjacent = (before + 1 == m_block) | (before - 1 == m_block)
+    follows = whole & (lane > 0) & adjacent & (head_before == head_partial)
     starts = cute.arch.vote_ballot_sync(not follows)
-    start = 31 - cute.arch.clz(starts & low_lanes(lane + 1))
+    start = 31 - Int32(cute.arch.clz(starts & low_lanes(lane + 1)))
     above = starts & ~low_lanes(lane + 1)
     end = Int32(32)
     if above != 0:
         end = cute.arch.popc((above & -above) - 1)
-    at = lane - start
-    if whole & (at % RUN_TILES == 0) & (at + RUN_TILES <= end - start):
-        rBlock[3] = Int32(-1)
+    begin = start + (lane - start) // RUN_TILES * RUN_TILES
+    span = cute.arch.shuffle_sync(key, begin + RUN_TILES - 1) - cute.arch.shuffle_sync(key, begin)
+    place = lane
+    if whole & (begin + RUN_TILES <= end) & ((span == RUN_TILES - 1) | (span == 1 - RUN_TILES)):
+        if span < 0:
+            place = 2 * begin + RUN_TILES - 1 - lane
+        if place == begin:
+            rBlock[3] = Int32(-1)
     if entry < w.total:
-        cute.autovec_copy(rBlock, w.storage.sEntries[None, entry % ENTRY_STAGES])
+        cute.autovec_copy(rBlock, w.storage.sEntries[None, (first + place) % ENTRY_STAGES])
     cute.arch.sync_warp()
 
 

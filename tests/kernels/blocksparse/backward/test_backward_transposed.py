@@ -29,6 +29,8 @@ from kernels.blocksparse.backward.mainloop_mma import release
 from kernels.blocksparse.backward.tiling import SHARED_MEMORY, choose_tiling
 from kernels.blocksparse.backward.transposed import runs_loads
 from kernels.blocksparse.compile.build import build
+from kernels.blocksparse.lists.types import BlockSparse
+from kernels.blocksparse.lists.write_order import with_order
 from kernels.blocksparse.spec.signature import ordered
 from kernels.blocksparse.spec.variant import MASKS, NO_INJECTION, OF_PREPROCESS, Variant
 from kernels.mutants.blocksparse.table import MUTANTS
@@ -49,9 +51,11 @@ def loaded(of, injection=NO_INJECTION):
     return Emulator(strict=False, checks=ALL_CHECKS).load(compiled)
 
 
-def run(spec: Spec, injection=NO_INJECTION, compiled=loaded, **emulated):
-    """(problem, gradients, reports). Where adds are not ordered, their order is no finding."""
+def run(spec: Spec, injection=NO_INJECTION, compiled=loaded, blocks=None, **emulated):
+    """(problem, gradients, reports), with other block lists if given. Where adds are not ordered, their order is no
+    finding."""
     problem = make(replace(spec, products="wgmma", tile_n=128))
+    problem = problem if blocks is None else replace(problem, blocks=blocks)
     checks = ALL_CHECKS if spec.deterministic else ALL_CHECKS - {"unordered_adds"}
     emulator = Emulator(strict=False, checks=checks, **{"resident_ctas": 3, **emulated})
     reports = []
@@ -87,11 +91,11 @@ def test_loads_are_bulk_copies_and_dq_is_added_by_bulk_reductions(dim):
 
 
 @pytest.mark.skipif(shutil.which("ptxas") is None, reason="needs ptxas")
-@pytest.mark.parametrize(("dim", "mask"), covering([64, 128], MASKS, strength=1))
-def test_products_run_beside_other_work_and_their_registers_are_not_spilled(dim, mask, tmp_path):
+@pytest.mark.parametrize(("dim", "mask", "deterministic"), covering([64, 128], MASKS, [False, True]))
+def test_products_run_beside_other_work_and_their_registers_are_not_spilled(dim, mask, deterministic, tmp_path):
     """ptxas names kernels whose wgmma it serialises: C7510 to C7514. The loading warp may spill a few registers."""
     path = tmp_path / "kernel.ptx"
-    path.write_text(ptx_of(variant(dim, mask), ARCH))
+    path.write_text(ptx_of(variant(dim, mask, deterministic=deterministic), ARCH))
     command = ["ptxas", "-v", "-arch=sm_90a", str(path), "-o", str(tmp_path / "kernel.cubin")]
     said = subprocess.run(command, capture_output=True, text=True, check=False).stderr
     if "Unsupported .version" in said:
@@ -184,6 +188,45 @@ def test_ordered_runs_have_the_same_bits_in_every_schedule(name, order, slots):
     first = check(ORDERED_RUNS[name])
     again = check(ORDERED_RUNS[name], resident_ctas=slots, warp_schedule=order, seed=slots, dispatch="permuted")
     assert all(torch.equal(x, again[name]) for name, x in first.items())
+
+
+def in_order_of(spec: Spec, order: list[int]) -> BlockSparse:
+    """Blocks of a spec with one head and no mask, each row of whose backward lists is visited in this order."""
+    blocks = make(replace(spec, products="wgmma", tile_n=128)).blocks
+    full = blocks.backward.full
+    index = full.index.clone()
+    for begin in full.begin.flatten().tolist():
+        index[begin : begin + len(order)] = torch.tensor(order, dtype=torch.int32)
+    lists = replace(blocks.backward, full=replace(full, index=index))
+    blocks = replace(blocks, backward=lists, merged=False)
+    return with_order(blocks) if spec.deterministic else blocks
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize(
+    ("order", "runs"),
+    [
+        ([0, 1, 2, 3, 4, 5, 6, 7, 8, 9], 2),
+        ([9, 8, 7, 6, 5, 4, 3, 2, 1, 0], 2),
+        ([5, 6, 7, 8, 9, 4, 3, 2, 1, 0], 2),
+        ([0, 9, 8, 7, 6, 5, 4, 3, 2, 1], 1),
+        ([0, 2, 3, 4, 5, 7, 6, 8, 9, 1], 0),
+        ([3, 2, 1, 0, 4, 5, 6, 7, 8, 9], 1),
+    ],
+    ids=str,
+)
+def test_runs_ascend_or_descend(order, runs, deterministic):
+    """Five adjacent tiles take eight steps of 80 queries, any other tile two of 64, of as many products."""
+    spec = Spec((1280,), (256,), dim=128, tile_m=128, deterministic=deterministic)
+    problem, out, reports = run(spec, blocks=in_order_of(spec, order))
+    assert [(r.status, r.findings) for r in reports] == [("finished", [])] * 3, "\n".join(map(str, reports))
+    assert max(errors(problem, out).values()) <= 1
+    [(source, executed)] = reports[1].executions
+    wide, narrow = (
+        sum(int(n) for x, n in zip(source, executed, strict=True) if shape in x.text)
+        for shape in ("m64n80k16", "m64n64k16")
+    )
+    assert wide + narrow and wide * 2 * (10 - 5 * runs) == narrow * 8 * runs
 
 
 @cute.jit
