@@ -80,7 +80,7 @@ CONFIGS = (
     Config("fp16_d96_bits_ordered", "float16", (72, 96), False, 64, 64, "bits", True),
 )
 # Hopper's: forward kernels with persistent CTAs and loads by TMA; backward kernels with dQ transposed, those of ordered
-# adds, and those with runs of 80 queries (full blocks without a softcap, in no order).
+# adds, and those with runs of 80 queries (full blocks without a softcap, at head dim 128).
 WGMMA = (
     Config("bf16_d64_bits_ordered_wgmma", "bfloat16", (40, 64), False, 128, 128, "bits", True, "wgmma"),
     Config("fp16_d128_band_atomic_wgmma", "float16", (104, 128), False, 128, 128, "band", False, "wgmma"),
