@@ -22,10 +22,14 @@ class Backward(BackwardKernel):
         """An operand or a gradient as `kernel` takes it."""
         return operand(arguments, name)
 
+    def ctas(self, arguments: Any) -> Any:
+        """CTAs of a launch: one for each tile of keys."""
+        return arguments.batch * arguments.heads_kv * arguments.group_split * arguments.n_blocks
+
     @entry("backward")
     @cute.jit
     def __call__(self, arguments, stream: driver.CUstream) -> None:
-        """Launch over batch x heads_kv x group_split x n_blocks CTAs, at least one.
+        """Launch over batch x heads_kv x group_split x n_blocks tiles, at least one: `ctas`.
 
         q … dv         (…, rows, heads, dim) of the variant's dtype, dk and dv float32 where it says so, 16-byte
                        aligned; strides are multiples of 8
@@ -38,7 +42,8 @@ class Backward(BackwardKernel):
                        variants; merged: tile_iterator.py's Lists
         mask_*, band_* common/mask_words.py; mask_slot is parallel to partial_index
         positions, schedule, pairs, tile_counter, semaphores   tile_iterator.py's Order; the last two are read by
-                       deterministic variants
+                       deterministic variants, the counter by persistent CTAs too
+        resident       CTAs to launch of a persistent kernel
         tiles_*        dq_accumulator.py's Tiles, of queries; key_tiles_*: those of keys
         scale, cap     positive
         """
@@ -77,7 +82,7 @@ class Backward(BackwardKernel):
             a.dim,
             factors,
         ).launch(
-            grid=[a.batch * a.heads_kv * a.group_split * a.n_blocks, 1, 1],
+            grid=[self.ctas(a), 1, 1],
             block=[self.tiling.threads, 1, 1],
             stream=stream,
             min_blocks_per_mp=self.ctas_per_sm,

@@ -93,8 +93,7 @@ class Block(NamedTuple):
 def take_place(by_counter: cutlass.Constexpr, order: Order, counts: Counts, sTileNumber: cute.Tensor, thread: Int32):
     """(batch, unit, n_block) of this CTA.
 
-    By the tile counter, CTAs take their places in the order in which they start, whatever the hardware does. Positions
-    are slowest within `order.pairs` pairs of (batch, unit), so a pair's lower positions always have lower numbers.
+    By the tile counter, CTAs take their places in the order in which they start, whatever the hardware does.
     """
     number = cute.arch.block_idx()[0]
     if cutlass.const_expr(by_counter):
@@ -102,6 +101,21 @@ def take_place(by_counter: cutlass.Constexpr, order: Order, counts: Counts, sTil
             sTileNumber[0] = take_tile_number(order.tile_counter)
         cute.arch.sync_threads()
         number = sTileNumber[0]
+    return place_of(number, order, counts)
+
+
+def tiles_of(counts: Counts) -> Int32:
+    """Tiles of keys of all units, those past a sequence's end among them."""
+    return counts.batch * counts.heads_kv * counts.group_split * counts.n_blocks
+
+
+@cute.jit
+def place_of(number: Int32, order: Order, counts: Counts):
+    """(batch, unit, n_block) of the tile that has this number in the order of the work.
+
+    Positions are slowest within `order.pairs` pairs of (batch, unit), so a pair's lower positions always have lower
+    numbers.
+    """
     first = number // (counts.n_blocks * order.pairs) * order.pairs
     number = number - first * counts.n_blocks
     units = counts.heads_kv * counts.group_split

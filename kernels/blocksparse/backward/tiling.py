@@ -24,6 +24,7 @@ WARPS = THREADS // 32
 # Entries of the block lists in a circular buffer in shared memory: half of it is filled while the other is worked on.
 ENTRY_STAGES = 64
 HALF = ENTRY_STAGES // 2
+TILE_STAGES = 2  # of announced tiles of a persistent CTA
 RUN_TILES, RUN_STEP = 5, 80  # tiles of 128 queries that are worked through in steps of 80
 STEP_GROUPS = 2  # alike with 1 where units are few, slower for short rows: docs/performance/log.md
 MMA_REGISTERS, SEMAPHORE_REGISTERS = 240, 24  # of a thread, beside semaphore warps; launched with 168
@@ -94,6 +95,11 @@ class Tiling:
         if self.step_groups:
             return 128 * (1 + self.step_groups)
         return THREADS + 128 * (self.wait_warp or self.transposed)
+
+    @property
+    def persistent(self) -> bool:
+        """True where a CTA takes one tile after the other: NOTE [tiles of keys] of transposed/tile_scheduler.py."""
+        return self.transposed and not self.by_gradient
 
     @property
     def reading_warps(self) -> int:

@@ -418,6 +418,7 @@ def backward_launches(
             "merged": int(blocks.merged),
             "schedule": SCHEDULES[kind],
             "pairs": pairs or concurrent_pairs(q, k, blocks, deterministic, group_split),
+            "resident": resident_ctas(q),
             "scale": scale,
             "cap": 0.0 if softcap is None else softcap,
         }
@@ -435,6 +436,11 @@ def backward_launches(
         }
         launches.append((post, finishing))
     return launches
+
+
+def resident_ctas(q: Tensor) -> int:
+    """CTAs of a persistent kernel of the backward pass: one on each SM of q's device."""
+    return multiprocessors(q.device) if q.device.type == "cuda" else EMULATED
 
 
 def dq_values(
@@ -465,7 +471,7 @@ def dq_values(
         "heads_kv": k.shape[-2],
         "m_blocks": blocks.m_blocks,
         "dim": q.shape[-1],
-        "resident": min(tiles, multiprocessors(q.device) if q.device.type == "cuda" else EMULATED),
+        "resident": min(tiles, resident_ctas(q)),
         "scale": scale,
         "cap": 0.0 if softcap is None else softcap,
     }

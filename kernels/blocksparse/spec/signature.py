@@ -108,7 +108,7 @@ BACKWARD: Signature = (
     *_named("int64", "bounds_stride_batch bounds_stride_head bounds_stride_func"),
     *_named("int64", "positions_stride_batch positions_stride_head"),
     *_named("int32", "n_func band_stride band_left band_right"),
-    *_named("int32", "batch heads_q heads_kv m_blocks n_blocks dim merged schedule pairs group_split"),
+    *_named("int32", "batch heads_q heads_kv m_blocks n_blocks dim merged schedule pairs group_split resident"),
     *_named("int32", "tiles_stride_batch tiles_total key_tiles_stride_batch key_tiles_total"),
     *_named("float32", "scale cap"),
 )

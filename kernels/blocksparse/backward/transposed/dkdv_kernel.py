@@ -20,7 +20,7 @@ from kernels.blocksparse.backward.mainloop_mma import Work
 from kernels.blocksparse.backward.mma import accumulator
 from kernels.blocksparse.backward.tiling import ENTRY_STAGES, MMA_REGISTERS, SEMAPHORE_REGISTERS
 from kernels.blocksparse.backward.transposed import loads, turns
-from kernels.blocksparse.backward.transposed.kernel import TransposedBackward
+from kernels.blocksparse.backward.transposed.tile_kernel import TileBackward
 from kernels.blocksparse.backward.transposed.mainloop_dkdv import gather_sums, mainloop_dkdv
 from kernels.blocksparse.backward.transposed.query_words import LaneQueries
 from kernels.blocksparse.backward.transposed.shared_tiles import SharedTiles
@@ -39,10 +39,10 @@ class StepBarrier(IntEnum):
     GROUP = 1
 
 
-class KeyGradients(TransposedBackward):
+class KeyGradients(TileBackward):
     """The backward kernel of one variant whose tuning has `step_groups`."""
 
-    INJECTION_POINTS = (*TransposedBackward.INJECTION_POINTS, *BACKWARD_OF_STEPS)
+    INJECTION_POINTS = (*TileBackward.INJECTION_POINTS, *BACKWARD_OF_STEPS)
 
     def __init__(self, variant: Variant, arch: str, injection: Injection = NO_INJECTION) -> None:
         super().__init__(variant, arch, injection)

@@ -21,17 +21,16 @@ from kernels.blocksparse.common.bulk import add_run
 
 @cute.jit
 def add_dq_of_steps(w) -> None:
-    """All steps of the row."""
+    """All steps of a tile that has blocks."""
     tiling, deterministic, ended_step = w.tiling, w.variant.deterministic, w.kernel.ended_step
     steps, share = tiling.steps, cutlass.const_expr(tiling.step_m * tiling.dim // GROUPS)
     iterations = w.total * steps
-    if iterations > 0:
-        for group in cutlass.range_constexpr(GROUPS):
-            turns.arrive_dq(DqBarrier.EMPTY, group)
+    for group in cutlass.range_constexpr(GROUPS):
+        turns.arrive_dq(DqBarrier.EMPTY, group)
     for step in cutlass.range(iterations, unroll=1):
         for group in cutlass.range_constexpr(GROUPS):
             turns.await_dq(DqBarrier.FULL, group)
-            block = block_at(w.storage.sEntries, step // steps)
+            block = block_at(w.storage.sEntries, w.first_entry + step // steps)
             if cutlass.const_expr(deterministic and group == 0):  # noqa: SIM102 (one is for the compiler)
                 if step % steps == 0:
                     acquire(w, block)
@@ -47,6 +46,8 @@ def add_dq_of_steps(w) -> None:
                 turns.arrive_dq(DqBarrier.EMPTY, group)
         if cutlass.const_expr(deterministic):
             release_ended(w, ended_step(step + 1, iterations))
+        if (step + 1) % steps == 0:
+            turns.end_window(w, w.first_entry + (step + 1) // steps)
 
 
 @cute.jit
@@ -66,5 +67,5 @@ def release_ended(w, step: Int32) -> None:
         cute.arch.cp_async_bulk_wait_group(0)
         if cute.arch.lane_idx() == 0:
             cute.arch.fence_proxy("async.global")
-            release(w, block_at(w.storage.sEntries, step // steps))
+            release(w, block_at(w.storage.sEntries, w.first_entry + step // steps))
         cute.arch.sync_warp()

@@ -1,66 +1,59 @@
 # CuTe DSL is traced: shapes and values have no static types
 # mypy: ignore-errors
-"""The backward kernel for sm_90a with the transposed main loop: one CTA per tile of 128 keys, three warpgroups.
+"""The backward kernel for sm_90a with the transposed main loop: tiles of 128 keys, three warpgroups, persistent CTAs.
 
 Arguments, order of tiles and numbers are those of backward/kernel.py.
 
 NOTE [warpgroups] Two warpgroups multiply: mainloop.py. Of the other one, which leaves them its registers,
 one warp loads by TMA and reads the block lists (loads.py), one adds dQ in memory (dq_warp.py), and two end at once. How
-they take turns: NOTE [turns of the transposed loop] of turns.py.
+they take turns: NOTE [turns of the transposed loop] of turns.py; tile after tile: NOTE [tiles of keys] of
+tile_scheduler.py.
+
+NOTE [dK and dV] Between its last dQ and the next tile's first dS a warp stores its 16 rows of dV and of dK, through the
+rows of a tile that lies where dS does. So K and V of the next tile are loaded meanwhile.
 """
 
 from types import SimpleNamespace
 
 import cutlass
-from cutlass import Float32, Int32, Int64, cute
+from cutlass import Boolean, Float32, Int32, Int64, cute
 
 from kernels.blocksparse.backward import dq_accumulator, softmax_gradient
 from kernels.blocksparse.backward.dkv_partials import keys_product, sums_of, write_sums
 from kernels.blocksparse.backward.dq_accumulator import dq_product
-from kernels.blocksparse.backward.entry import Backward
 from kernels.blocksparse.backward.gemms import share, store_float32
 from kernels.blocksparse.backward.kernel import Gradients
 from kernels.blocksparse.backward.load import store_rows
 from kernels.blocksparse.backward.mainloop_mma import Work, sync_multiplying
 from kernels.blocksparse.backward.mma import accumulator, staged_layout
-from kernels.blocksparse.backward.tile_iterator import Counts, Lists, Order, take_place
-from kernels.blocksparse.backward.tiling import ENTRY_STAGES, MMA_REGISTERS, SEMAPHORE_REGISTERS, THREADS
-from kernels.blocksparse.backward.transposed import dq_warp, loads, turns
+from kernels.blocksparse.backward.tile_iterator import Counts, Lists, Order
+from kernels.blocksparse.backward.tiling import ENTRY_STAGES, MMA_REGISTERS, SEMAPHORE_REGISTERS, TILE_STAGES, WARPS
+from kernels.blocksparse.backward.transposed import dq_warp, loads, tile_scheduler, turns
 from kernels.blocksparse.backward.transposed.mainloop import mainloop_transposed
 from kernels.blocksparse.backward.transposed.query_words import LaneQueries
 from kernels.blocksparse.backward.transposed.shared_tiles import SharedTiles
-from kernels.blocksparse.backward.wgmma import (
-    WARPGROUP,
-    GroupProduct,
-    GroupThread,
-    operand,
-    operand_layout,
-    transposed_operand,
-)
-from kernels.blocksparse.common.arguments import operand as argument_operand
-from kernels.blocksparse.common.bulk import BulkOperand, bulk_operand
-from kernels.blocksparse.common.list_reader import Operand, Sequences, read, sequence
+from kernels.blocksparse.backward.transposed.tile_kernel import BulkBackward
+from kernels.blocksparse.backward.transposed.tile_scheduler import Tile
+from kernels.blocksparse.backward.wgmma import WARPGROUP, GroupProduct, GroupThread, operand, transposed_operand
+from kernels.blocksparse.common.bulk import BulkOperand
+from kernels.blocksparse.common.layouts import tile_layout
+from kernels.blocksparse.common.list_reader import Sequences
 from kernels.blocksparse.common.mask_words import Mask
 from kernels.blocksparse.common.tile_loads import TileCopy
 
 
-class TransposedBackward(Backward):
+class TransposedBackward(BulkBackward):
     """The backward kernel of one variant whose tuning has `transposed`."""
 
     load, add_dq, mainloop = (
-        staticmethod(loads.load_all),
+        staticmethod(loads.load_tile),
         staticmethod(dq_warp.add_dq_of_steps),
         staticmethod(mainloop_transposed),
     )
 
-    def operand(self, arguments, name: str) -> Operand | BulkOperand:
-        """Those that are loaded with their tensor maps."""
-        found, tiling = argument_operand(arguments, name), self.tiling
-        if name in ("dk", "dv"):
-            return found
-        rows, heads = (tiling.step_m, arguments.heads_q) if name in ("q", "do") else (tiling.tile_n, arguments.heads_kv)
-        shared = operand_layout(self.dtype, rows, tiling.dim)
-        return bulk_operand(found, (rows, tiling.dim), shared, heads, arguments.batch, arguments.dim)
+    def ctas(self, arguments) -> Int32:
+        """As many as the GPU runs at once, if there are so many tiles."""
+        return cutlass.min(super().ctas(arguments), arguments.resident)
 
     @cute.kernel
     def kernel(
@@ -81,94 +74,132 @@ class TransposedBackward(Backward):
         dim: Int32,
         factors: softmax_gradient.Factors,
     ) -> None:
-        variant, tiling = self.variant, self.tiling
         thread, _, _ = cute.arch.thread_idx()
         storage = self.shared_memory()
-        batch, unit, n_block = take_place(variant.deterministic, order, counts, storage.sTileNumber, thread)
-        seq_q = sequence(queries, batch)
-        seq_k = sequence(keys, batch)
-        first_key = n_block * tiling.tile_n
-        if first_key < seq_k.length:
-            row, head_kv = Int64(seq_k.begin) + first_key, unit // counts.group_split
-            sums = dq_accumulator.tile_number(gradients.tiles, batch, unit, seq_k.begin, tiling.tile_n) + n_block
-            band_offset = Int32(0)
-            if cutlass.const_expr(variant.mask == "band"):
-                band_offset = read(mask.band_offset, batch * mask.band_stride)
-            first_head = unit * counts.share
-            w = Work(
-                kernel=self,
-                variant=variant,
-                tiling=tiling,
-                dtype=self.dtype,
-                thread=thread,
-                storage=storage,
-                loads=SimpleNamespace(tiles=tiles),
-                q=q,
-                k=k,
-                v=v,
-                do=do,
-                statistics=statistics,
-                mdQ=gradients.dq,
-                dim=dim,
-                place=(batch, unit, n_block),
-                first_head=first_head,
-                total=self.entries(lists, batch, n_block, first_head, counts.share),
-                seq_q=seq_q,
-                keys_left=seq_k.length - first_key,
-                lists=lists,
-                mask=mask,
-                band_offset=band_offset,
-                order=order,
-                counts=counts,
-                factors=factors,
-                **turns.barriers(storage.barriers, tiling),
-            )
-            if thread == 0:
-                turns.initialise(w)
-            cute.arch.sync_threads()
-            dk = (gradients.dk.at(batch, row, head_kv), gradients.dk.stride_row)
-            dv = (gradients.dv.at(batch, row, head_kv), gradients.dv.stride_row)
-            self.roles(w, head_kv, row, dk, dv, gradients.sums, sums)
+        w = Work(
+            kernel=self,
+            variant=self.variant,
+            tiling=self.tiling,
+            dtype=self.dtype,
+            thread=thread,
+            storage=storage,
+            loads=SimpleNamespace(tiles=tiles),
+            q=q,
+            k=k,
+            v=v,
+            do=do,
+            statistics=statistics,
+            gradients=gradients,
+            mdQ=gradients.dq,
+            dim=dim,
+            queries=queries,
+            keys=keys,
+            lists=lists,
+            mask=mask,
+            order=order,
+            counts=counts,
+            factors=factors,
+            **turns.barriers(storage.barriers, self.tiling),
+        )
+        if thread == 0:
+            turns.initialise(w)
+        cute.arch.sync_threads()
+        self.roles(w)
 
     @cute.jit
-    def roles(self, w, head_kv: Int32, row: Int64, dk, dv, mSums, sums) -> None:
+    def roles(self, w) -> None:
         """The roles of the warps: NOTE [warpgroups]."""
         warp = cute.arch.make_warp_uniform(w.thread // 32)
         if warp < WARPGROUP // 32:
             cute.arch.setmaxregister_decrease(SEMAPHORE_REGISTERS)
             if warp == 0:
-                self.load(w, head_kv, row)
+                self.load_tiles(w)
             elif warp == 1:
-                self.add_dq(w)
+                self.add_dq_of_tiles(w)
         else:
             cute.arch.setmaxregister_increase(MMA_REGISTERS)
-            self.multiply_row(Work(**{**w.__dict__, "thread": w.thread - WARPGROUP}), dk, dv, mSums, sums)
+            self.multiply_tiles(Work(**{**w.__dict__, "thread": w.thread - WARPGROUP}))
 
     @cute.jit
-    def multiply_row(self, w, dk, dv, mSums, sums) -> None:
-        """All of a row's blocks in the multiplying threads; then dK and dV."""
-        tiling, storage, thread = w.tiling, w.storage, w.thread
+    def load_tiles(self, w) -> None:
+        """The loading warp: takes tiles, and loads their operands."""
+        progress, more, load = tile_scheduler.beginning(), Boolean(True), self.load
+        while more:
+            tile_scheduler.announce(w, progress.tiles)
+            tile = tile_scheduler.take(w, progress.tiles, releases=False)
+            more = tile.batch >= 0
+            steps = progress.steps
+            if tile.total > 0:
+                steps = load(tile_scheduler.loading_work_of(w, tile.total, progress), steps)
+            progress = tile_scheduler.after(progress, tile, steps)
+
+    @cute.jit
+    def add_dq_of_tiles(self, w) -> None:
+        """The dQ warp."""
+        progress, more, add_dq = tile_scheduler.beginning(), Boolean(True), self.add_dq
+        while more:
+            tile = tile_scheduler.take(w, progress.tiles)
+            more = tile.batch >= 0
+            if tile.total > 0:
+                add_dq(tile_scheduler.work_of(w, tile, progress))
+            progress = tile_scheduler.after(progress, tile, Int32(0))
+
+    @cute.jit
+    def multiply_tiles(self, w) -> None:
+        """The multiplying threads."""
+        progress, more, mainloop = tile_scheduler.beginning(), Boolean(True), self.mainloop
         self.products(w)
-        w.words = LaneQueries(thread, tiling.step_m)
-        w.rdK, w.rdV = accumulator(w.to_dk), accumulator(w.to_dv)
-        w.rdK.fill(Float32(0.0))
-        w.rdV.fill(Float32(0.0))
-        self.mainloop(w)
+        w.words = LaneQueries(w.thread, w.tiling.step_m)
+        while more:
+            tile = tile_scheduler.take(w, progress.tiles)
+            more = tile.batch >= 0
+            if more:
+                of_tile = tile_scheduler.work_of(w, tile, progress)
+                of_tile.rdK, of_tile.rdV = accumulator(w.to_dk), accumulator(w.to_dv)
+                of_tile.rdK.fill(Float32(0.0))
+                of_tile.rdV.fill(Float32(0.0))
+                steps = progress.steps
+                if tile.total > 0:
+                    steps = mainloop(of_tile, steps)
+                    turns.arrive_empty(w.keys_empty, progress.loaded, 1)
+                self.write(of_tile, tile)
+                progress = tile_scheduler.after(progress, tile, steps)
+
+    @cute.jit
+    def write(self, w, tile: Tile) -> None:
+        """Writes dK and dV of a tile, or where its head's group has several units, their sums."""
+        tiling, thread, row, head = w.tiling, w.thread, w.row, w.head_kv
+        dk, dv, mSums = w.gradients.dk, w.gradients.dv, w.gradients.sums
         w.rdK.store(w.rdK.load() * self.dk_factor(w.factors.scale))
         if w.counts.group_split > 1:
+            sums = tile_scheduler.sums_number(w, tile)
             write_sums(w.rdK, sums_of(mSums, sums, 0, tiling), thread)
             write_sums(w.rdV, sums_of(mSums, sums, 1, tiling), thread)
         elif cutlass.const_expr(self.variant.float32):
             shape = (tiling.tile_n, tiling.dim)
-            store_float32(w.to_dk.mma, w.rdK, shape, dk, w.keys_left, w.dim, thread)
-            store_float32(w.to_dv.mma, w.rdV, shape, dv, w.keys_left, w.dim, thread)
+            of_k, of_v = ((x.at(tile.batch, row, head), x.stride_row) for x in (dk, dv))
+            store_float32(w.to_dk.mma, w.rdK, shape, of_k, w.keys_left, w.dim, thread)
+            store_float32(w.to_dv.mma, w.rdV, shape, of_v, w.keys_left, w.dim, thread)
         else:
-            copy = TileCopy(self.dtype, THREADS, tiling.dim, thread, w.dim)
-            share(w.to_dk.mma, w.rdK, storage.plainK, thread, True)
-            share(w.to_dv.mma, w.rdV, storage.plainV, thread, True)
+            self.before_reuse(thread)
+            self.store(w, w.to_dv.mma, w.rdV, (dv.at(tile.batch, row, head), dv.stride_row))
+            self.store(w, w.to_dk.mma, w.rdK, (dk.at(tile.batch, row, head), dk.stride_row))
+            # what is in the way of dS has been read
             sync_multiplying()
-            store_rows(copy, storage.plainK, dk, w.keys_left)
-            store_rows(copy, storage.plainV, dv, w.keys_left)
+
+    @cute.jit
+    def store(self, w, mma: cute.TiledMma, rD: cute.Tensor, rows: tuple[cute.Pointer, Int64]) -> None:
+        """A warp stores its rows of dK or dV: NOTE [dK and dV]. rows: (address of the tile's first one, elements between
+        rows)."""
+        tile_n, dim, own = w.tiling.tile_n, w.tiling.dim, w.tiling.tile_n // WARPS
+        warp = cute.arch.make_warp_uniform(w.thread // 32)
+        sD = cute.make_tensor(w.storage.sdS.iterator, tile_layout(tile_n, dim))
+        cute.arch.sync_warp()
+        share(mma, rD, sD, w.thread, True)
+        cute.arch.sync_warp()
+        first = rows[0] + Int64(warp * own) * cute.assume(rows[1], divby=8)
+        copy = TileCopy(self.dtype, 32, dim, w.thread % 32, w.dim)
+        store_rows(copy, cute.local_tile(sD, (own, dim), (warp, 0)), (first, rows[1]), w.keys_left - warp * own)
 
     def products(self, w) -> None:
         """The five products of a thread: S and dP with keys as rows, dV and dK with P and dS from registers, dQ."""
@@ -190,7 +221,7 @@ class TransposedBackward(Backward):
             w.to_dq = GroupThread(to_dq, thread, transposed_operand(s.sdS, *of_ds), by_dim)
 
     def shared_memory(self) -> SimpleNamespace:
-        """K and V, later dK and dV; the stages of Q and dO; dS with keys as rows; dQ; all else. Tiles twice: `plain`
+        """K and V; the stages of Q and dO; dS, later dK and dV; dQ; all else. Tiles twice: `plain`
         ones with their swizzle in the layout, the others as bulk copies and products take them."""
         tiling, memory = self.tiling, SharedTiles(self.dtype)
         step_m, tile_n, dim, tensor = tiling.step_m, tiling.tile_n, tiling.dim, memory.tensor
@@ -205,6 +236,6 @@ class TransposedBackward(Backward):
             sLSE=tensor(cute.make_layout((step_m, tiling.stages)), Float32),
             sDelta=tensor(cute.make_layout((step_m, tiling.stages)), Float32),
             sEntries=tensor(cute.make_layout((4, ENTRY_STAGES)), Int32),
-            sTileNumber=tensor(cute.make_layout(1), Int32),
+            sTile=tensor(cute.make_layout((tile_scheduler.INTS, TILE_STAGES)), Int32),
             barriers=memory.barriers(turns.barrier_count(tiling)),
         )

@@ -4,16 +4,18 @@
 
 It reads the block lists too. A step's block is in the entry buffer when its Q is full: NOTE [entry buffer].
 
-NOTE [entry buffer] Its lanes look up 32 entries at once. Half of the buffer is filled LATE entries after the other half
-has come into use: the dQ warp, which reads entries last, is at most two steps behind the step that is loaded.
+NOTE [entry buffer] Its lanes look up 32 entries at once, a window, for half of the buffer. A window is looked up LATE
+entries after the one before it has come into use. Of a CTA with one tile, its half is free then: the dQ warp, which
+reads entries last, is at most two steps behind the step that is loaded. A persistent CTA counts windows over its tiles,
+which may have few steps, and waits until the half is empty.
 """
 
 import cutlass
 from cutlass import Int32, Int64, cute
 
 from kernels.blocksparse.backward.dq_accumulator import tile_number
-from kernels.blocksparse.backward.tile_iterator import Block, block_at, load_entry
-from kernels.blocksparse.backward.tiling import HALF
+from kernels.blocksparse.backward.tile_iterator import Block, block_at, find_entry, load_entry
+from kernels.blocksparse.backward.tiling import ENTRY_STAGES, HALF
 from kernels.blocksparse.backward.transposed import turns
 from kernels.blocksparse.common.bulk import BulkOperand, load_rows, load_run, load_whole
 
@@ -22,7 +24,7 @@ LATE = 8
 
 @cute.jit
 def load_all(w, head_kv: Int32, first_key: Int64) -> None:
-    """The loading warp's work for a tile of keys. first_key: the tile's first row in its batch."""
+    """The loading warp's work in a CTA with one tile of keys. first_key: the tile's first row in its batch."""
     steps, storage, stages, stages_q = w.tiling.steps, w.storage, w.tiling.stages, w.tiling.stages_q
     if w.total > 0:
         load_keys(w, w.k, storage.sK, head_kv, first_key, w.k_full)
@@ -36,6 +38,56 @@ def load_all(w, head_kv: Int32, first_key: Int64) -> None:
         load_step(w, w.q, w.statistics[0], block, step, storage.sQ, storage.sLSE, w.q_full)
         turns.await_empty(w.do_empty, step, stages)
         load_step(w, w.do, w.statistics[1], block, step, storage.sdO, storage.sDelta, w.do_full)
+
+
+@cute.jit
+def load_tile(w, step: Int32) -> Int32:
+    """The loading warp's work for a tile of keys that has blocks, in a persistent CTA. step: those of earlier tiles;
+    returns how many there are now. K and V, which the last tile's steps must have read, come behind the first Q and dO.
+    """
+    steps, storage, stages, seen = w.tiling.steps, w.storage, w.tiling.stages, w.first_entry
+    for entry in cutlass.range(w.first_entry, w.end_entry, unroll=1):
+        seen = look_up_ahead(w, look_up_window, entry, seen)
+        block = block_at(storage.sEntries, entry)
+        for part in cutlass.range(steps, unroll=1):
+            turns.await_empty(w.q_empty, step, stages)
+            load_step(w, w.q, w.statistics[0], block, step, storage.sQ, storage.sLSE, w.q_full)
+            turns.await_empty(w.do_empty, step, stages)
+            load_step(w, w.do, w.statistics[1], block, step, storage.sdO, storage.sDelta, w.do_full)
+            load_keys_behind(w, entry, part)
+            step += 1
+    return step
+
+
+@cute.jit
+def look_up_ahead(w, look_up_one: cutlass.Constexpr, entry: Int32, seen: Int32) -> Int32:
+    """Looks up the next window, if it is time: NOTE [entry buffer]. seen: the first entry that has not been looked up;
+    returns which one is now."""
+    if (seen < w.end_entry) & (seen - entry <= HALF - LATE):
+        turns.await_empty(w.entries_empty, seen // HALF, 2)
+        look_up_one(w, seen)
+        seen += HALF
+    return seen
+
+
+@cute.jit
+def look_up_window(w, first: Int32) -> None:
+    """Writes the window of a tile's entries that begins with entry `first`, an entry in each lane."""
+    entry = first + w.thread % 32
+    if entry < w.end_entry:
+        rBlock = cute.make_rmem_tensor(4, Int32)
+        find_entry(w.variant, w.lists, w.place[0], w.place[2], w.first_head, entry - w.first_entry, rBlock)
+        cute.autovec_copy(rBlock, w.storage.sEntries[None, entry % ENTRY_STAGES])
+    cute.arch.sync_warp()
+
+
+@cute.jit
+def load_keys_behind(w, entry: Int32, part: Int32) -> None:
+    """K and V of a tile behind its first step, the first part of its first entry."""
+    if (entry == w.first_entry) & (part == 0):
+        turns.await_empty(w.keys_empty, w.key_turn, 1)
+        load_keys(w, w.k, w.storage.sK, w.head_kv, w.row, w.k_full)
+        load_keys(w, w.v, w.storage.sV, w.head_kv, w.row, w.v_full)
 
 
 @cute.jit

@@ -36,15 +36,16 @@ ATOMS = 4  # of a thread's accumulator, for which LSE or delta is read at once: 
 
 
 @cute.jit
-def mainloop_transposed(w) -> None:
-    """Runs all steps of the row: rdK and rdV, to which products are added, and dQ."""
-    steps, before_reuse = w.tiling.steps, w.kernel.before_reuse
-    if w.total > 0:
-        cute.arch.mbarrier_wait(w.k_full, 0)
-        cute.arch.mbarrier_wait(w.v_full, 0)
-        for step in cutlass.range(w.total * steps, unroll=1):
-            multiply_step(w, w, w.tiling.step_m, step // steps, step % steps, step)
-        before_reuse(w.thread)
+def mainloop_transposed(w, step: Int32) -> Int32:
+    """Runs all steps of a tile that has blocks: rdK and rdV, to which products are added, and dQ. step: those of earlier
+    tiles; returns how many there are now."""
+    turns.await_keys(w)
+    for entry in cutlass.range(w.first_entry, w.end_entry, unroll=1):
+        for part in cutlass.range(w.tiling.steps, unroll=1):
+            multiply_step(w, w, w.tiling.step_m, entry, part, step)
+            step += 1
+        turns.end_window(w, entry + 1)
+    return step
 
 
 @cute.jit

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from cutlass import Float32, Int32, cute
 
 from kernels.blocksparse.backward.mma import staged_layout
-from kernels.blocksparse.backward.tiling import ENTRY_STAGES, RUN_STEP
-from kernels.blocksparse.backward.transposed import runs_loads, turns
+from kernels.blocksparse.backward.tiling import ENTRY_STAGES, RUN_STEP, TILE_STAGES
+from kernels.blocksparse.backward.transposed import runs_loads, tile_scheduler, turns
 from kernels.blocksparse.backward.transposed.kernel import TransposedBackward
 from kernels.blocksparse.backward.transposed.runs_mainloop import mainloop_runs
 from kernels.blocksparse.backward.transposed.shared_tiles import SharedTiles
@@ -105,7 +105,7 @@ class RunsBackward(TransposedBackward):
             sLSE=tensor(cute.make_layout((RUN_STEP, stages)), Float32),
             sDelta=tensor(cute.make_layout((RUN_STEP, stages)), Float32),
             sEntries=tensor(cute.make_layout((4, ENTRY_STAGES)), Int32),
-            sTileNumber=memory.numbers(Int32, 1),
+            sTile=memory.numbers(Int32, (tile_scheduler.INTS, TILE_STAGES)),
             barriers=memory.barriers(turns.barrier_count(tiling)),
         )
 

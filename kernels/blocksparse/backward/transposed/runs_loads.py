@@ -2,12 +2,10 @@
 # mypy: ignore-errors
 """The loading warp and the dQ warp of the kernel that works through runs of tiles: runs_kernel.py.
 
-NOTE [pieces] The loading warp looks up 32 entries of the lists at once, a window, and writes them to half of the entry
-buffer. RUN_TILES adjacent tiles that are neither masked nor cut off by the sequence's end are one piece, of steps of 80
+NOTE [pieces] Of a window of entries RUN_TILES adjacent tiles that are neither masked nor cut off by the sequence's end are one piece, of steps of 80
 queries; any other tile is a piece of steps of 64. Descending ones, which planned orders have, are written in ascending
-order. `Block.slot`, which such tiles have no use for, is -1 in the first of a run. A window is written when all steps
-of the one before have been loaded, to the half of the one before that: 32 tiles are 52 steps or more, and the dQ warp,
-which reads entries last, is at most four steps behind the step that is loaded, so that half is free.
+order. `Block.slot`, which such tiles have no use for, is -1 in the first of a run. When a window is written: NOTE [entry
+buffer] of loads.py.
 
 NOTE [ordered runs] A step of 80 queries may lie in two tiles, each with a semaphore. What belongs to the first one is
 added first. Where the second one's semaphore has its rank by then, the rest is added at once, and the first tile is
@@ -26,10 +24,10 @@ from cutlass.cutlass_dsl import dsl_user_op
 from kernels.blocksparse.backward.dq_accumulator import tile_number
 from kernels.blocksparse.backward.mainloop_mma import release, semaphore_of, target_of, wait
 from kernels.blocksparse.backward.tile_iterator import Block, block_at, find_entry
-from kernels.blocksparse.backward.tiling import ENTRY_STAGES, HALF, RUN_STEP, RUN_TILES
+from kernels.blocksparse.backward.tiling import ENTRY_STAGES, RUN_STEP, RUN_TILES
 from kernels.blocksparse.backward.transposed import turns
 from kernels.blocksparse.backward.transposed.dq_warp import acquire
-from kernels.blocksparse.backward.transposed.loads import load_keys, tile_bytes
+from kernels.blocksparse.backward.transposed.loads import load_keys_behind, look_up_ahead, tile_bytes
 from kernels.blocksparse.backward.transposed.turns import GROUPS, DqBarrier
 from kernels.blocksparse.common.bulk import load_rows, load_run, load_whole
 
@@ -37,40 +35,38 @@ RUN_STEPS = RUN_TILES * 128 // RUN_STEP
 
 
 @cute.jit
-def load_pieces(w, head_kv: Int32, first_key: Int64) -> None:
-    """The loading warp's work for a tile of keys. first_key: the tile's first row in its batch."""
-    storage = w.storage
-    if w.total > 0:
-        load_keys(w, w.k, storage.sK, head_kv, first_key, w.k_full)
-        load_keys(w, w.v, storage.sV, head_kv, first_key, w.v_full)
-    entry, step = Int32(0), Int32(0)
-    while entry < w.total:
-        if entry % HALF == 0:
-            look_up_window(w, entry)
-        block = block_at(storage.sEntries, entry)
+def load_pieces(w, step: Int32) -> Int32:
+    """The loading warp's work for a tile of keys: as `load_tile`."""
+    entry, seen = w.first_entry, w.first_entry
+    while entry < w.end_entry:
+        seen = look_up_ahead(w, look_up_pieces, entry, seen)
+        block = block_at(w.storage.sEntries, entry)
         if block.starts_run:
             for part in cutlass.range(RUN_STEPS, unroll=1):
                 load_step(w, block, part, step, True)
+                load_keys_behind(w, entry, part)
                 step += 1
             entry += RUN_TILES
         else:
             for part in cutlass.range(w.tiling.steps, unroll=1):
                 load_step(w, block, part, step, False)
+                load_keys_behind(w, entry, part)
                 step += 1
             entry += 1
+    return step
 
 
 @cute.jit
-def look_up_window(w, first: Int32) -> None:
+def look_up_pieces(w, first: Int32) -> None:
     """Writes the window of entries that begins with entry `first`: NOTE [pieces]."""
     lane = cute.arch.lane_idx()
     entry = first + lane
     rBlock = cute.make_rmem_tensor(4, Int32)
     rBlock.fill(Int32(0))
-    if entry < w.total:
-        find_entry(w.variant, w.lists, w.place[0], w.place[2], w.first_head, entry, rBlock)
+    if entry < w.end_entry:
+        find_entry(w.variant, w.lists, w.place[0], w.place[2], w.first_head, entry - w.first_entry, rBlock)
     m_block, head_partial = rBlock[0], rBlock[1]
-    whole = (entry < w.total) & (head_partial % 2 == 0) & (w.keys_left >= w.tiling.tile_n)
+    whole = (entry < w.end_entry) & (head_partial % 2 == 0) & (w.keys_left >= w.tiling.tile_n)
     whole = whole & ((m_block + 1) * w.tiling.tile_m <= w.seq_q.length)
     key = Int32(-2)
     if whole:
@@ -92,7 +88,7 @@ def look_up_window(w, first: Int32) -> None:
             place = 2 * begin + RUN_TILES - 1 - lane
         if place == begin:
             rBlock[3] = Int32(-1)
-    if entry < w.total:
+    if entry < w.end_entry:
         cute.autovec_copy(rBlock, w.storage.sEntries[None, (first + place) % ENTRY_STAGES])
     cute.arch.sync_warp()
 
@@ -185,11 +181,10 @@ def step_at(w, entry: Int32, part: Int32) -> Step:
 def add_dq_of_pieces(w) -> None:
     """The dQ warp's work: adds each warpgroup's share of each step as soon as it is in shared memory."""
     ordered, ended_step = w.variant.deterministic, w.kernel.ended_step
-    entry, part = Int32(0), Int32(0)
-    if w.total > 0:
-        for group in cutlass.range_constexpr(GROUPS):
-            turns.arrive_dq(DqBarrier.EMPTY, group)
-    while entry < w.total:
+    entry, part = w.first_entry, Int32(0)
+    for group in cutlass.range_constexpr(GROUPS):
+        turns.arrive_dq(DqBarrier.EMPTY, group)
+    while entry < w.end_entry:
         for group in cutlass.range_constexpr(GROUPS):
             turns.await_dq(DqBarrier.FULL, group)
             step = step_at(w, entry, part)
@@ -213,10 +208,12 @@ def add_dq_of_pieces(w) -> None:
         for group in cutlass.range_constexpr(GROUPS):
             cute.arch.cp_async_bulk_wait_group(GROUPS - 1 - group, read=True)
             cute.arch.sync_warp()
-            if following < w.total:
+            if following < w.end_entry:
                 turns.arrive_dq(DqBarrier.EMPTY, group)
         if cutlass.const_expr(ordered):
             release_ended(w, entry, step_at(w, entry, ended), released)
+        if following > entry:
+            turns.end_window(w, following)
         entry = following
 
 

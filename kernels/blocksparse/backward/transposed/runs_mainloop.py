@@ -14,24 +14,22 @@ from kernels.blocksparse.backward.transposed.runs_loads import RUN_STEPS
 
 
 @cute.jit
-def mainloop_runs(w) -> None:
-    """Runs all steps of the row: rdK and rdV, to which products are added, and dQ."""
-    storage, tiling, before_reuse = w.storage, w.tiling, w.kernel.before_reuse
-    entry, step = Int32(0), Int32(0)
-    if w.total > 0:
-        cute.arch.mbarrier_wait(w.k_full, 0)
-        cute.arch.mbarrier_wait(w.v_full, 0)
-        while entry < w.total:
-            turns.await_full(w.q_full, step, tiling.stages)  # then its block is in the entry buffer
-            block = block_at(storage.sEntries, entry)
-            if block.starts_run:
-                for part in cutlass.range(RUN_STEPS, unroll=1):
-                    multiply_step(w, w.wide, RUN_STEP, entry, part, step)
-                    step += 1
-                entry += RUN_TILES
-            else:
-                for part in cutlass.range(tiling.steps, unroll=1):
-                    multiply_step(w, w.narrow, tiling.step_m, entry, part, step)
-                    step += 1
-                entry += 1
-        before_reuse(w.thread)
+def mainloop_runs(w, step: Int32) -> Int32:
+    """Runs all steps of a tile that has blocks: as `mainloop_transposed`."""
+    storage, tiling, entry = w.storage, w.tiling, w.first_entry
+    turns.await_keys(w)
+    while entry < w.end_entry:
+        turns.await_full(w.q_full, step, tiling.stages)  # then its block is in the entry buffer
+        block = block_at(storage.sEntries, entry)
+        if block.starts_run:
+            for part in cutlass.range(RUN_STEPS, unroll=1):
+                multiply_step(w, w.wide, RUN_STEP, entry, part, step)
+                step += 1
+            entry += RUN_TILES
+        else:
+            for part in cutlass.range(tiling.steps, unroll=1):
+                multiply_step(w, w.narrow, tiling.step_m, entry, part, step)
+                step += 1
+            entry += 1
+        turns.end_window(w, entry)
+    return step

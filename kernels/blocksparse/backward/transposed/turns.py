@@ -4,7 +4,10 @@
 
 NOTE [turns of the transposed loop] An mbarrier for each arrow between the loading warp and the multiplying warps: a
 stage of Q (with LSE, and the step's block in the entry buffer) or of dO (with delta) is full, or empty. Step i uses
-stage i % stages for the (i // stages)-th time, which by parity is the phase of `full` that it waits for. Named barriers
+stage i % stages for the (i // stages)-th time, which by parity is the phase of `full` that it waits for. Persistent CTAs
+count steps over tiles, and have more of them: K and V are empty, when a tile's products have read them; half of the
+entry buffer is empty, when all warps that read it have done a window's steps; an announced tile is full, or empty, when
+they have read it. Named barriers
 between a warpgroup and the dQ warp: the warpgroup's buffer of dQ is full, or empty; and between the
 warpgroups: dS of a step is in shared memory.
 """
@@ -14,7 +17,7 @@ from enum import IntEnum
 import cutlass
 from cutlass import Int32, cute
 
-from kernels.blocksparse.backward.tiling import THREADS, Tiling
+from kernels.blocksparse.backward.tiling import HALF, THREADS, TILE_STAGES, Tiling
 from kernels.blocksparse.backward.wgmma import WARPGROUP
 
 GROUPS = THREADS // WARPGROUP
@@ -22,7 +25,7 @@ GROUPS = THREADS // WARPGROUP
 
 def barrier_table(tiling: Tiling) -> dict[str, tuple[int, int]]:
     """name → (how many, arrivals of a phase)."""
-    return {
+    found = {
         "k_full": (1, 1),
         "v_full": (1, 1),
         "q_full": (tiling.stages_q, 1),
@@ -30,6 +33,15 @@ def barrier_table(tiling: Tiling) -> dict[str, tuple[int, int]]:
         "do_full": (tiling.stages, 1),
         "do_empty": (tiling.stages, tiling.reading_warps),
     }
+    if tiling.persistent:
+        readers = tiling.reading_warps + 1
+        found |= {
+            "keys_empty": (1, tiling.reading_warps),
+            "entries_empty": (2, readers),
+            "tile_full": (TILE_STAGES, 1),
+            "tile_empty": (TILE_STAGES, readers),
+        }
+    return found
 
 
 def barrier_count(tiling: Tiling) -> int:
@@ -82,6 +94,20 @@ def arrive_empty(empty: cute.Pointer, step: Int32, stages: cutlass.Constexpr) ->
     cute.arch.sync_warp()
     if cute.arch.lane_idx() == 0:
         cute.arch.mbarrier_arrive(empty + step % stages)
+
+
+@cute.jit
+def await_keys(w) -> None:
+    """Waits for K and V of a tile."""
+    await_full(w.k_full, w.key_turn, 1)
+    await_full(w.v_full, w.key_turn, 1)
+
+
+@cute.jit
+def end_window(w, entry: Int32) -> None:
+    """A warp has done what it does with a tile's entries before this one: if that ends a window, it is empty."""
+    if (entry % HALF == 0) | (entry == w.end_entry):
+        arrive_empty(w.entries_empty, (entry - 1) // HALF, 2)
 
 
 @cute.jit

@@ -1,0 +1,107 @@
+# CuTe DSL is traced: shapes and values have no static types
+# mypy: ignore-errors
+"""What the backward kernels for sm_90a share that load by TMA and have a CTA for each tile of keys."""
+
+from types import SimpleNamespace
+
+import cutlass
+from cutlass import Int32, Int64, cute
+
+from kernels.blocksparse.backward import dq_accumulator, softmax_gradient
+from kernels.blocksparse.backward.entry import Backward
+from kernels.blocksparse.backward.kernel import Gradients
+from kernels.blocksparse.backward.mainloop_mma import Work
+from kernels.blocksparse.backward.tile_iterator import Counts, Lists, Order, take_place
+from kernels.blocksparse.backward.transposed import loads, turns
+from kernels.blocksparse.backward.wgmma import operand_layout
+from kernels.blocksparse.common.arguments import operand as argument_operand
+from kernels.blocksparse.common.bulk import BulkOperand, bulk_operand
+from kernels.blocksparse.common.list_reader import Operand, Sequences, read, sequence
+from kernels.blocksparse.common.mask_words import Mask
+
+
+class BulkBackward(Backward):
+    """A backward kernel whose K, V, Q and dO come by TMA."""
+
+    def operand(self, arguments, name: str) -> Operand | BulkOperand:
+        """Those that are loaded with their tensor maps."""
+        found, tiling = argument_operand(arguments, name), self.tiling
+        if name in ("dk", "dv"):
+            return found
+        rows, heads = (tiling.step_m, arguments.heads_q) if name in ("q", "do") else (tiling.tile_n, arguments.heads_kv)
+        shared = operand_layout(self.dtype, rows, tiling.dim)
+        return bulk_operand(found, (rows, tiling.dim), shared, heads, arguments.batch, arguments.dim)
+
+
+class TileBackward(BulkBackward):
+    """One with a CTA for each tile of keys; `roles` is a subclass's."""
+
+    load = staticmethod(loads.load_all)
+
+    @cute.kernel
+    def kernel(
+        self,
+        q,
+        k: BulkOperand,
+        v: BulkOperand,
+        do,
+        statistics: tuple[cute.Pointer, cute.Pointer],
+        gradients: Gradients,
+        queries: Sequences,
+        keys: Sequences,
+        lists: Lists,
+        mask: Mask,
+        order: Order,
+        counts: Counts,
+        tiles: dq_accumulator.Tiles,
+        dim: Int32,
+        factors: softmax_gradient.Factors,
+    ) -> None:
+        variant, tiling = self.variant, self.tiling
+        thread, _, _ = cute.arch.thread_idx()
+        storage = self.shared_memory()
+        batch, unit, n_block = take_place(variant.deterministic, order, counts, storage.sTileNumber, thread)
+        seq_q = sequence(queries, batch)
+        seq_k = sequence(keys, batch)
+        first_key = n_block * tiling.tile_n
+        if first_key < seq_k.length:
+            row, head_kv = Int64(seq_k.begin) + first_key, unit // counts.group_split
+            sums = dq_accumulator.tile_number(gradients.tiles, batch, unit, seq_k.begin, tiling.tile_n) + n_block
+            band_offset = Int32(0)
+            if cutlass.const_expr(variant.mask == "band"):
+                band_offset = read(mask.band_offset, batch * mask.band_stride)
+            first_head = unit * counts.share
+            w = Work(
+                kernel=self,
+                variant=variant,
+                tiling=tiling,
+                dtype=self.dtype,
+                thread=thread,
+                storage=storage,
+                loads=SimpleNamespace(tiles=tiles),
+                q=q,
+                k=k,
+                v=v,
+                do=do,
+                statistics=statistics,
+                mdQ=gradients.dq,
+                dim=dim,
+                place=(batch, unit, n_block),
+                first_head=first_head,
+                total=self.entries(lists, batch, n_block, first_head, counts.share),
+                seq_q=seq_q,
+                keys_left=seq_k.length - first_key,
+                lists=lists,
+                mask=mask,
+                band_offset=band_offset,
+                order=order,
+                counts=counts,
+                factors=factors,
+                **turns.barriers(storage.barriers, tiling),
+            )
+            if thread == 0:
+                turns.initialise(w)
+            cute.arch.sync_threads()
+            dk = (gradients.dk.at(batch, row, head_kv), gradients.dk.stride_row)
+            dv = (gradients.dv.at(batch, row, head_kv), gradients.dv.stride_row)
+            self.roles(w, head_kv, row, dk, dv, gradients.sums, sums)
