@@ -147,7 +147,7 @@ class LoadingWork(Work):
 
     def announced(self, number: int) -> Int32:
         """One of the integers of the tile, as `announce` lists them."""
-        return cute.arch.make_warp_uniform(self.storage.sTile[number, self.count % TILE_STAGES])
+        return self.storage.sTile[number, self.count % TILE_STAGES]
 
     @property
     def place(self) -> tuple[Int32, Int32, Int32]:
