@@ -5,7 +5,8 @@ NOTE [model] CTAs start in launch order, each when a slot is free. A CTA takes `
 and `masked` for a partial one; then it may add to the dQ tile once the CTA of the rank before has released it, which
 takes `add`. It releases the tile `hold` later, while it computes its next entry: the kernel adds one step late, and
 releases when all its threads have (NOTE [acquire and release] of backward/mainloop_mma.py). So a CTA depends on earlier
-ones only, and its times follow in one pass over its entries.
+ones only, and its times follow in one pass over its entries. That five descending tiles may be visited ascending (NOTE
+[pieces] of backward/transposed/runs_loads.py) is left out.
 
 NOTE [memory] Q, dO and the sums of dQ of an m block come from the L2 cache where it still holds them. It is taken to
 hold the last ones that were visited, as many as are this pair's share; all others take `miss` of the memory's time.
