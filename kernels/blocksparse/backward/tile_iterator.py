@@ -4,7 +4,7 @@ it."""
 from typing import Any, NamedTuple
 
 import cutlass
-from cutlass import Int32, Int64, cute
+from cutlass import Int32, Int64, Uint32, cute
 
 from kernels.blocksparse.backward.tiling import ENTRY_STAGES
 from kernels.blocksparse.common.list_reader import BlockList, read
@@ -234,7 +234,8 @@ def merged_place(
 def block_at(sEntries: cute.Tensor, entry: Int32) -> Block:
     """Entry number `entry`, which must be in the entry buffer."""
     rBlock = cute.make_rmem_tensor(4, Int32)
-    cute.autovec_copy(sEntries[None, entry % ENTRY_STAGES], rBlock)
+    # entries are not negative: unsigned division takes fewer instructions
+    cute.autovec_copy(sEntries[None, Int32(Uint32(entry) % ENTRY_STAGES)], rBlock)
     return as_block(rBlock)
 
 

@@ -17,6 +17,7 @@ from kernels.blocksparse.backward.dq_accumulator import tile_number
 from kernels.blocksparse.backward.tile_iterator import Block, block_at, find_entry, load_entry
 from kernels.blocksparse.backward.tiling import ENTRY_STAGES, HALF
 from kernels.blocksparse.backward.transposed import turns
+from kernels.blocksparse.common.buffers import stage_of
 from kernels.blocksparse.common.bulk import BulkOperand, load_rows, load_run, load_whole
 
 LATE = 8
@@ -64,7 +65,7 @@ def look_up_ahead(w, look_up_one: cutlass.Constexpr, entry: Int32, seen: Int32) 
     """Looks up the next window, if it is time: NOTE [entry buffer]. seen: the first entry that has not been looked up;
     returns which one is now."""
     if (seen < w.end_entry) & (seen - entry <= HALF - LATE):
-        turns.await_empty(w.entries_empty, seen // HALF, 2)
+        turns.await_empty(w.entries_empty, turns.window_of(seen), 2)
         look_up_one(w, seen)
         seen += HALF
     return seen
@@ -77,7 +78,7 @@ def look_up_window(w, first: Int32) -> None:
     if entry < w.end_entry:
         rBlock = cute.make_rmem_tensor(4, Int32)
         find_entry(w.variant, w.lists, w.place[0], w.place[2], w.first_head, entry - w.first_entry, rBlock)
-        cute.autovec_copy(rBlock, w.storage.sEntries[None, entry % ENTRY_STAGES])
+        cute.autovec_copy(rBlock, w.storage.sEntries[None, stage_of(entry, ENTRY_STAGES)])
     cute.arch.sync_warp()
 
 
@@ -129,9 +130,9 @@ def load_step(
     full: cute.Pointer,
 ) -> None:
     """A step's rows of Q or dO and their LSE or delta: one arrival, of the thread that says how many bytes come."""
-    tiling, batch, stage = w.tiling, w.place[0], step % cute.size(sX, mode=[2])
+    tiling, batch, stage = w.tiling, w.place[0], stage_of(step, cute.size(sX, mode=[2]))
     barrier = full + stage
-    first = block.m_block * tiling.tile_m + step % tiling.steps * tiling.step_m
+    first = block.m_block * tiling.tile_m + stage_of(step, tiling.steps) * tiling.step_m
     row, rows_left = w.seq_q.begin + first, w.seq_q.length - first
     tile = tile_number(w.loads.tiles, batch, block.head, w.seq_q.begin, tiling.tile_m)
     source = statistic + cute.assume(tile * tiling.tile_m + first, divby=4)

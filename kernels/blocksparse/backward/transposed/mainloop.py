@@ -29,6 +29,7 @@ from kernels.blocksparse.backward.transposed import turns
 from kernels.blocksparse.backward.transposed.query_words import find_kept, prefetch_words
 from kernels.blocksparse.backward.transposed.turns import GROUPS, DqBarrier
 from kernels.blocksparse.backward.wgmma import WARPGROUP, finish, issue, issue_from_registers, publish
+from kernels.blocksparse.common.buffers import stage_of
 from kernels.blocksparse.common.layouts import as_operand_a, rows_columns, tile_layout
 from kernels.blocksparse.common.mask_words import branch
 
@@ -53,7 +54,7 @@ def multiply_step(w, products, rows: cutlass.Constexpr, entry: Int32, part: Int3
     """One step, of so many queries. products: those of its shape; entry: its block's number in the entry buffer; part:
     which step of the block. Steps of RUN_STEP queries have no mask."""
     tiling, thread, stages = w.tiling, w.thread, w.tiling.stages
-    stage = step % stages
+    stage = stage_of(step, stages)
     turns.await_full(w.q_full, step, stages)
     rS, rdP, rdQ = accumulator(products.to_s), accumulator(products.to_dp), accumulator(products.to_dq)
     issue(products.to_s, rS, 0, stage, add=False)

@@ -29,6 +29,7 @@ from kernels.blocksparse.backward.transposed import turns
 from kernels.blocksparse.backward.transposed.dq_warp import acquire
 from kernels.blocksparse.backward.transposed.loads import load_keys_behind, look_up_ahead, tile_bytes
 from kernels.blocksparse.backward.transposed.turns import GROUPS, DqBarrier
+from kernels.blocksparse.common.buffers import stage_of
 from kernels.blocksparse.common.bulk import load_rows, load_run, load_whole
 
 RUN_STEPS = RUN_TILES * 128 // RUN_STEP
@@ -89,7 +90,7 @@ def look_up_pieces(w, first: Int32) -> None:
         if place == begin:
             rBlock[3] = Int32(-1)
     if entry < w.end_entry:
-        cute.autovec_copy(rBlock, w.storage.sEntries[None, (first + place) % ENTRY_STAGES])
+        cute.autovec_copy(rBlock, w.storage.sEntries[None, stage_of(first + place, ENTRY_STAGES)])
     cute.arch.sync_warp()
 
 
@@ -121,7 +122,7 @@ def load_operand(
     """Rows of Q or dO and their LSE or delta, which begins at `at`: one arrival, of the thread that says how many bytes
     come. Steps of 80 queries have all rows."""
     stages = w.tiling.stages
-    stage = step % stages
+    stage = stage_of(step, stages)
     barrier, row = full + stage, w.seq_q.begin + first
     rows = cutlass.const_expr(cute.size(sX, mode=[0]))
     size, run = cutlass.const_expr(tile_bytes(sX)), cutlass.const_expr(4 * rows)

@@ -22,6 +22,7 @@ from kernels.blocksparse.backward.mainloop_mma import Work
 from kernels.blocksparse.backward.tile_iterator import place_of, tiles_of
 from kernels.blocksparse.backward.tiling import HALF, TILE_STAGES
 from kernels.blocksparse.backward.transposed import turns
+from kernels.blocksparse.common.buffers import stage_of
 from kernels.blocksparse.common.list_reader import Sequence, read, sequence
 from kernels.blocksparse.common.tile_counter import take_tile_number
 
@@ -73,7 +74,7 @@ def announce(w, count: Int32) -> None:
     """The loading warp: takes the CTA's `count`-th tile, the next one that has keys, and announces it."""
     turns.await_empty(w.tile_empty, count, TILE_STAGES)
     counts, order, lists, tile_n, sTile = w.counts, w.order, w.lists, w.tiling.tile_n, w.storage.sTile
-    entries, stage = w.kernel.entries, count % TILE_STAGES
+    entries, stage = w.kernel.entries, stage_of(count, TILE_STAGES)
     if cute.arch.lane_idx() == 0:
         tiles, number = tiles_of(counts), next_number(w, count == 0)
         batch, unit, n_block, length = Int32(-1), Int32(0), Int32(0), Int32(0)
@@ -114,7 +115,7 @@ def next_number(w, first) -> Int32:
 def take(w, count: Int32, releases: cutlass.Constexpr = True) -> Tile:
     """A warp: the CTA's `count`-th tile, as soon as it has been announced. The loading warp releases nothing."""
     turns.await_full(w.tile_full, count, TILE_STAGES)
-    ints = [cute.arch.make_warp_uniform(w.storage.sTile[i, count % TILE_STAGES]) for i in range(INTS)]
+    ints = [cute.arch.make_warp_uniform(w.storage.sTile[i, stage_of(count, TILE_STAGES)]) for i in range(INTS)]
     if cutlass.const_expr(releases):
         turns.arrive_empty(w.tile_empty, count, TILE_STAGES)
     batch, unit, n_block, total, *sequences, band_offset = ints
@@ -147,7 +148,7 @@ class LoadingWork(Work):
 
     def announced(self, number: int) -> Int32:
         """One of the integers of the tile, as `announce` lists them."""
-        return self.storage.sTile[number, self.count % TILE_STAGES]
+        return self.storage.sTile[number, stage_of(self.count, TILE_STAGES)]
 
     @property
     def place(self) -> tuple[Int32, Int32, Int32]:

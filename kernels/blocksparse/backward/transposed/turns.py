@@ -15,10 +15,11 @@ warpgroups: dS of a step is in shared memory.
 from enum import IntEnum
 
 import cutlass
-from cutlass import Int32, cute
+from cutlass import Int32, Uint32, cute
 
 from kernels.blocksparse.backward.tiling import HALF, THREADS, TILE_STAGES, Tiling
 from kernels.blocksparse.backward.wgmma import WARPGROUP
+from kernels.blocksparse.common.buffers import parity_of, stage_of
 
 GROUPS = THREADS // WARPGROUP
 
@@ -78,14 +79,14 @@ def initialise(w) -> None:
 @cute.jit
 def await_full(full: cute.Pointer, step: Int32, stages: cutlass.Constexpr) -> None:
     """Waits for a step's stage."""
-    cute.arch.mbarrier_wait(full + step % stages, step // stages % 2)
+    cute.arch.mbarrier_wait(full + stage_of(step, stages), parity_of(step, stages))
 
 
 @cute.jit
 def await_empty(empty: cute.Pointer, step: Int32, stages: cutlass.Constexpr) -> None:
     """Waits until a step's stage has been read by the step that used it before."""
     # a barrier that has not ended a phase says that the one before the first has ended
-    cute.arch.mbarrier_wait(empty + step % stages, (step // stages + 1) % 2)
+    cute.arch.mbarrier_wait(empty + stage_of(step, stages), 1 - parity_of(step, stages))
 
 
 @cute.jit
@@ -93,7 +94,12 @@ def arrive_empty(empty: cute.Pointer, step: Int32, stages: cutlass.Constexpr) ->
     """A multiplying warp has read a step's stage."""
     cute.arch.sync_warp()
     if cute.arch.lane_idx() == 0:
-        cute.arch.mbarrier_arrive(empty + step % stages)
+        cute.arch.mbarrier_arrive(empty + stage_of(step, stages))
+
+
+def window_of(entry: Int32) -> Int32:
+    """The number of an entry's window. Entries are not negative: unsigned division takes fewer instructions."""
+    return Int32(Uint32(entry) // HALF)
 
 
 @cute.jit
@@ -106,8 +112,8 @@ def await_keys(w) -> None:
 @cute.jit
 def end_window(w, entry: Int32) -> None:
     """A warp has done what it does with a tile's entries before this one: if that ends a window, it is empty."""
-    if (entry % HALF == 0) | (entry == w.end_entry):
-        arrive_empty(w.entries_empty, (entry - 1) // HALF, 2)
+    if (stage_of(entry, HALF) == 0) | (entry == w.end_entry):
+        arrive_empty(w.entries_empty, window_of(entry - 1), 2)
 
 
 @cute.jit
