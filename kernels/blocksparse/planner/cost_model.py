@@ -58,6 +58,14 @@ class Costs:
     sums: float = 0.009
 
 
+def costs_of(dim: int) -> Costs:
+    """The costs of a head dim. Beyond 128 of the two CTAs that have the halves of a tile of keys, which visit its
+    blocks one half of a step after the other: there a semaphore is for a step, half a block."""
+    if dim > 128:
+        return Costs(start=1.25, compute=0.9, add=0.1, masked=0.05, hold=0.8, miss=1.2, sums=0.019)
+    return Costs() if dim > 64 else Costs(miss=1.6, sums=0.0065)
+
+
 @dataclass(frozen=True)
 class Run:
     """Result of the model: the estimate of the time from start to end; what CTAs spent waiting, and what memory needs;
