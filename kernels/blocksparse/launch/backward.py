@@ -47,6 +47,7 @@ from kernels.blocksparse.planner.group_split import (
 )
 from kernels.blocksparse.spec.injection import NO_HOST_INJECTION, HostInjection
 from kernels.blocksparse.spec.variant import (
+    LARGEST_DIM,
     NO_INJECTION,
     Injection,
     Variant,
@@ -307,7 +308,7 @@ def concurrent_pairs(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: b
     units, heads, dim = batch * k.shape[-2] * group_split, q.shape[-2] // (k.shape[-2] * group_split), q.shape[-1]
     if deterministic and blocks.schedule.pairs is not None:
         return max(1, min(blocks.schedule.pairs, units))
-    if deterministic and not in_step(blocks):
+    if deterministic and not in_step(blocks, dim):
         scattered = not isinstance(blocks.mask, Band | Intervals)  # then CTAs may look at any rows
         return ordered_concurrent_pairs(units, unit_bytes(rows, heads, dim)) if scattered else PAIRS
     if isinstance(blocks.mask, Band):
@@ -318,10 +319,11 @@ def concurrent_pairs(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: b
     return even_share(units, max(L2_BYTES // max(unit_bytes(rows, heads, dim), 1), in_flight))
 
 
-def in_step(blocks: BlockSparse) -> bool:
-    """True where each CTA of a unit visits its dQ tiles a step behind the one before: bands under their own
-    schedule."""
-    return isinstance(blocks.mask, Band) and blocks.merged and blocks.schedule.kind == "descending"
+def in_step(blocks: BlockSparse, dim: int = 0) -> bool:
+    """True where each CTA of a unit visits its dQ tiles a step behind the one before: bands under their own schedule,
+    and beyond head dim 128, where semaphores are those of steps, rows that are alike."""
+    alike = blocks.schedule.alike and dim > LARGEST_DIM[128]
+    return blocks.merged and (alike or isinstance(blocks.mask, Band) and blocks.schedule.kind == "descending")
 
 
 def live_rows(blocks: BlockSparse) -> int:

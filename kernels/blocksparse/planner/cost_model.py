@@ -59,10 +59,11 @@ class Costs:
 
 
 def costs_of(dim: int) -> Costs:
-    """The costs of a head dim. Beyond 128 of the two CTAs that have the halves of a tile of keys, which visit its
-    blocks one half of a step after the other: there a semaphore is for a step, half a block."""
+    """The costs of a head dim. Beyond 128 of the two CTAs that have the halves of a tile of keys, whose steps take 2.5
+    us: a CTA that visits the tiles of another one is half a step to a step behind it, and so half a block to a block
+    behind two. hold is on the high side: an order that leaves no time to spare waits wherever a step takes longer."""
     if dim > 128:
-        return Costs(start=1.25, compute=0.9, add=0.1, masked=0.05, hold=0.8, miss=1.2, sums=0.019)
+        return Costs(start=1.25, compute=0.9, add=0.1, masked=0.05, hold=1.0, miss=1.2, sums=0.019)
     return Costs() if dim > 64 else Costs(miss=1.6, sums=0.0065)
 
 
