@@ -6,10 +6,10 @@ order: head dims 256 and 128.
 
 "default pN" is the order of the lists' builder with N concurrent pairs, "planned pN" that of `least_blocking` for N;
 "default" and "planned" have the pairs that the launcher and the planner choose. --before: a file with another
-`add_dq_of_group` for head dim 256; "before" then is a pass by it, under the order that a plan had before its rows stayed
-in halved lists. All ways of a row are measured in turn, the median of ROUNDS counts, of the main kernel and of the whole
-pass; ordered gradients must have the same bits in five calls. Exits with 1 where they have not, or where gradients
-differ from the atomic ones.
+`add_dq_of_group` for head dim 256; "before" then is a pass by it, under the order that a plan had before its rows
+stayed in halved lists. All ways of a row are measured in turn, the median of ROUNDS counts, of the main kernel and of
+the whole pass; ordered gradients must have the same bits in five calls. Exits with 1 where they have not, or where
+gradients differ from the atomic ones.
 """
 
 from __future__ import annotations

@@ -323,7 +323,8 @@ def in_step(blocks: BlockSparse, dim: int = 0) -> bool:
     """True where each CTA of a unit visits its dQ tiles a step behind the one before: bands under their own schedule,
     and beyond head dim 128, where semaphores are those of steps, rows that are alike."""
     alike = blocks.schedule.alike and dim > LARGEST_DIM[128]
-    return blocks.merged and (alike or isinstance(blocks.mask, Band) and blocks.schedule.kind == "descending")
+    descending = isinstance(blocks.mask, Band) and blocks.schedule.kind == "descending"
+    return blocks.merged and (alike or descending)
 
 
 def live_rows(blocks: BlockSparse) -> int:
