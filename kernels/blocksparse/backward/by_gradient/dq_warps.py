@@ -8,12 +8,14 @@ step and warp (`semaphores_of_tile` of variant.py), all of which come to the ran
 half as long as tiles of queries here: with one semaphore for a block of two steps, the next CTA would be more than a
 step behind, and CTAs that begin a step after one another would all wait. A warp releases a step once its pieces are
 complete, and then acquires the next one: while that is multiplied, not when it is there, as a piece that waits for its
-semaphore fills the buffer of the next one. That step's block is in the entry buffer: the warpgroup had awaited its Q or
-dO before it handed over the last piece.
+semaphore fills the buffer of the next one. Before the pieces are complete it looks whether the next step is released
+already, as most are: both take the time of a way to the L2 cache and back. It waits after its release alone: a CTA that
+waits keeps no others waiting. The next step's block is in the entry buffer, as the warpgroup had awaited its Q or dO
+before it handed over the last piece.
 """
 
 import cutlass
-from cutlass import Int32, Int64, cute
+from cutlass import Boolean, Int32, Int64, cute
 
 from kernels.blocksparse.backward import dq_accumulator
 from kernels.blocksparse.backward.mainloop_mma import semaphore_of, target_of
@@ -40,7 +42,7 @@ def add_dq_of_group(w, group: Int32) -> None:
             block = block_at(w.storage.sEntries, step // steps)
             if cutlass.const_expr(deterministic and i == 0):  # noqa: SIM102 (one is for the compiler)
                 if step == 0:
-                    acquire(w, step, group)
+                    acquire(w, step, group, Boolean(False))
             if cute.arch.lane_idx() == 0:
                 offset = target_of(w, block, Int32(0)) + dq_accumulator.group_offset(tiling, step % steps, group)
                 add_run(w.mdQ + cute.assume(offset + i * piece, divby=4), source, 4 * piece)
@@ -50,16 +52,27 @@ def add_dq_of_group(w, group: Int32) -> None:
             if i + 1 < pieces or step + 1 < iterations:
                 turns.arrive_dq(DqBarrier.EMPTY, group)
         if cutlass.const_expr(deterministic):
+            following = cutlass.min(step + 1, iterations - 1)  # of the last step its own: nobody waits for that
+            released = is_released(w, following, group)
             release(w, ended_step(step + 1, iterations), group)
             if step + 1 < iterations:
-                acquire(w, step + 1, group)
+                acquire(w, step + 1, group, released)
 
 
 @cute.jit
-def acquire(w, step: Int32, group: Int32) -> None:
-    """Waits, in one lane, for the semaphore of a step's columns."""
+def is_released(w, step: Int32, group: Int32) -> Boolean:
+    """True where the semaphore of a step's columns has come to the block's lock: it is acquired then."""
+    block = block_at(w.storage.sEntries, step // w.tiling.steps)
+    value = cute.arch.load(semaphore_of_step(w, block, step, group), Int32, sem="acquire", scope="gpu")
+    return value == w.kernel.lock_of(block.rank, w.place[2])
+
+
+@cute.jit
+def acquire(w, step: Int32, group: Int32, released: Boolean) -> None:
+    """Waits, in one lane, for the semaphore of a step's columns, unless that is acquired."""
     if cute.arch.lane_idx() == 0:
-        wait(w, block_at(w.storage.sEntries, step // w.tiling.steps), step, group)
+        if not released:
+            wait(w, block_at(w.storage.sEntries, step // w.tiling.steps), step, group)
         cute.arch.fence_proxy("async.global")
     cute.arch.sync_warp()
 
