@@ -1,5 +1,5 @@
 """Ordered adds of the backward pass beside atomic ones on a Hopper GPU, by the number of concurrent pairs and by the
-order: head dims 256 and 128.
+order.
 
     python ci/benchmarks/ordered_pairs.py [--out FILE.json] [--seconds 90] [--only "full 8192 256"] [--before FILE.py]
     python ci/benchmarks/ordered_pairs.py --dry        tiny problems on the emulated GPU
@@ -83,6 +83,8 @@ ROWS = [
     Row("causal", 8192, 2, 128, (1, 2, 4)),
     Row("50%", 8192, 1, 128, (), (8, 16)),
     Row("causal", 2048, 8, 128, (4, 8, 16)),
+    Row("causal", 8192, 2, 64, (2, 4, 8)),
+    Row("window", 32768, 1, 128, (2, 4, 8)),
 ]
 
 
@@ -199,7 +201,7 @@ def builds(rows: list[Row], before: bool) -> list[tuple[Variant, Injection]]:
     """The kernels that are needed, each once."""
     found: dict[tuple[Variant, Injection], None] = {}
     for row in rows:
-        kind, dim, tile_n = "band" if row.mask == "causal" else "none", row.dim, 64 if row.dim > 128 else 128
+        kind, dim, tile_n = "band" if row.mask in ("causal", "window") else "none", row.dim, 64 if row.dim > 128 else 128
         variants = [Variant("forward", "bfloat16", dim, 128, 128, kind), Variant("preprocess", "bfloat16", dim, 128)]
         for ordered in (False, True):
             main = Variant("backward", "bfloat16", dim, 128, tile_n, kind, ordered, False, "wgmma")
