@@ -201,7 +201,8 @@ def builds(rows: list[Row], before: bool) -> list[tuple[Variant, Injection]]:
     """The kernels that are needed, each once."""
     found: dict[tuple[Variant, Injection], None] = {}
     for row in rows:
-        kind, dim, tile_n = "band" if row.mask in ("causal", "window") else "none", row.dim, 64 if row.dim > 128 else 128
+        kind = "band" if row.mask in ("causal", "window") else "none"
+        dim, tile_n = row.dim, 64 if row.dim > 128 else 128
         variants = [Variant("forward", "bfloat16", dim, 128, 128, kind), Variant("preprocess", "bfloat16", dim, 128)]
         for ordered in (False, True):
             main = Variant("backward", "bfloat16", dim, 128, tile_n, kind, ordered, False, "wgmma")

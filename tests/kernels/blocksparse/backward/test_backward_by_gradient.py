@@ -122,9 +122,7 @@ def test_a_plan_of_halved_lists_ends_with_any_number_of_resident_ctas(mask, slot
     halved = halve_keys(planned, 250)
     assert not halved.merged or planned.merged
     problem = replace(problem, blocks=halved)
-    emulator = Emulator(
-        resident_ctas=slots, checks=ALL_CHECKS, warp_schedule=order, seed=slots, dispatch="permuted"
-    )
+    emulator = Emulator(resident_ctas=slots, checks=ALL_CHECKS, warp_schedule=order, seed=slots, dispatch="permuted")
     out, reports = gradients(problem, emulator, ARCH)
     assert [(r.status, r.findings) for r in reports] == [FINISHED] * len(reports), "\n".join(map(str, reports))
     assert max(errors(problem, out).values()) <= 1
