@@ -68,8 +68,8 @@ class Workspace:
     dkv_sum       float32: NOTE [dK and dV partials] of backward/dkv_partials.py; None where group_split is 1
     lse2, delta   float32: NOTE [statistics] of preprocess.py
     tile_counter  int32 (1,)
-    semaphores    int32 (semaphores_of_tile, batch, heads_q, m_blocks), readable by another stream while the kernel
-                  runs; none where dQ is separate
+    semaphores    int32 (batch, heads_q, m_blocks), or so many for each of several parts (`semaphores_of_tile`), readable
+                  by another stream while the kernel runs; none where dQ is separate
     tiles         (stride_batch, total): `Tiles` of backward/dq_accumulator.py; key_tiles: those of keys
     group_split   units of each KV head: NOTE [group split] of group_split.py
     """
@@ -271,9 +271,9 @@ def make_workspace(
     lse2, delta, dq_sum = floats.split([rows, rows, floats.numel() - 2 * rows])
     size = 2 * heads_kv * group_split * key_tiles[1] * tile_n * dim
     dkv_sum = torch.empty(size, dtype=torch.float32, device=q.device) if group_split > 1 else None
-    locks = 0 if separate_dq else semaphores_of_tile(tile_m, dim)
-    ints = torch.empty(1 + locks * batch * heads_q * m_blocks, dtype=torch.int32, device=q.device)
-    semaphores = ints[1:].view(locks, batch, heads_q, m_blocks)
+    parts, locks = semaphores_of_tile(tile_m, dim), 0 if separate_dq else m_blocks
+    ints = torch.empty(1 + parts * batch * heads_q * locks, dtype=torch.int32, device=q.device)
+    semaphores = ints[1:].view(*[parts] * (parts > 1), batch, heads_q, locks)
     sums = None if separate_dq else dq_sum
     return Workspace(sums, dkv_sum, lse2, delta, ints[:1], semaphores, tiles, key_tiles, group_split)
 
