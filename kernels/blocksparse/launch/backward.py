@@ -68,8 +68,8 @@ class Workspace:
     dkv_sum       float32: NOTE [dK and dV partials] of backward/dkv_partials.py; None where group_split is 1
     lse2, delta   float32: NOTE [statistics] of preprocess.py
     tile_counter  int32 (1,)
-    semaphores    int32 (batch, heads_q, m_blocks), or so many for each of several parts (`semaphores_of_tile`), readable
-                  by another stream while the kernel runs; none where dQ is separate
+    semaphores    int32 (batch, heads_q, m_blocks), or so many for each of several parts (`semaphores_of_tile`),
+                  readable by another stream while the kernel runs; none where dQ is separate
     tiles         (stride_batch, total): `Tiles` of backward/dq_accumulator.py; key_tiles: those of keys
     group_split   units of each KV head: NOTE [group split] of group_split.py
     """
