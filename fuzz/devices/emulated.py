@@ -27,7 +27,7 @@ from kernels.blocksparse.spec.variant import Injection, Variant, arch_for_produc
 if TYPE_CHECKING:
     from fuzz.devices.emulator.report.timeline import Timeline
 
-AXES = {"semaphores": ("b", "h", "m")}  # names of dimensions in reports
+AXES = {"semaphores": ("part", "b", "h", "m")}  # names of dimensions in reports
 
 
 class EmulatedDevice:

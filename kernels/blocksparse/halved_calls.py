@@ -37,7 +37,7 @@ def halved_for_call(blocks: BlockSparse, rescheduled: BlockSparse, k: Tensor, le
     stream = torch.cuda.current_stream(k.device).cuda_stream if k.is_cuda else 0
     key = (
         *(k.dim(), k.shape[2] if k.dim() == 4 else 0, stream, len(lengths)),
-        *(schedule.kind, schedule.pairs, schedule.group_split, rescheduled.order is None),
+        *(schedule.kind, schedule.pairs, schedule.group_split, schedule.alike, rescheduled.order is None),
     )
     made = _made.setdefault(blocks, [])
     for before, refs, halved in made:

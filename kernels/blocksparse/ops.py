@@ -180,6 +180,7 @@ def flatten(blocks: BlockSparse) -> tuple[list[Tensor], list[int]]:
         _SCHEDULES.index(schedule.kind),
         schedule.pairs or 0,
         schedule.group_split or 0,
+        int(schedule.alike),
         int(blocks.order is not None),
         int(blocks.lpt is not None) + int(columns is not None),
         int(blocks.merged),
@@ -193,7 +194,7 @@ def flatten(blocks: BlockSparse) -> tuple[list[Tensor], list[int]]:
 def unflatten(tensors: Sequence[Tensor], numbers: Sequence[int]) -> BlockSparse:
     """The inverse of `flatten`."""
     has_backward, mask_kind, has_slot_backward, left, right, tile_m, tile_n, *others = numbers
-    schedule_kind, pairs, group_split, has_order, lpt_orders, merged, *of_wide = others
+    schedule_kind, pairs, group_split, alike, has_order, lpt_orders, merged, *of_wide = others
     rest = iter(tensors)
     forward = _lists(rest)
     backward = _lists(rest) if has_backward else None
@@ -205,7 +206,8 @@ def unflatten(tensors: Sequence[Tensor], numbers: Sequence[int]) -> BlockSparse:
     elif _MASKS[mask_kind] == "band":
         mask = Band(left, right, next(rest))
     kind = _SCHEDULES[schedule_kind]
-    schedule = Schedule(kind, next(rest) if kind == "permutation" else None, pairs or None, group_split or None)
+    positions = next(rest) if kind == "permutation" else None
+    schedule = Schedule(kind, positions, pairs or None, group_split or None, bool(alike))
     order = WriteOrder(next(rest), next(rest)) if has_order else None
     first = LPTOrder(next(rest), next(rest) if lpt_orders == 2 else None) if lpt_orders else None
     wide = unflatten(list(rest), of_wide) if of_wide else None

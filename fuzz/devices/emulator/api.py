@@ -104,7 +104,7 @@ class LoadedKernel:
         uninitialised  names of tensor arguments whose contents count as never written
         written        tells of a tensor what has been written of the memory that it lies in; None: all of it
         instead        a module whose kernels run in place of this one's: changed PTX, same names and parameters
-        axes           names of the dimensions of tensor arguments, for reports: {"semaphores": ("b", "h", "m")}
+        axes           names of the last dimensions of tensor arguments, for reports: {"semaphores": ("b", "h", "m")}
         """
         emulator = emulator or self.emulator
         memory = Memory(axes)

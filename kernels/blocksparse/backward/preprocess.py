@@ -16,7 +16,7 @@ from cutlass import Float32, Int32, Int64, cute
 from kernels.blocksparse.backward import dq_accumulator
 from kernels.blocksparse.common.arguments import entry, operand, sequences_of
 from kernels.blocksparse.common.list_reader import Operand, Sequence, Sequences, read, sequence
-from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant
+from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant, semaphores_of_tile
 
 THREADS = 256
 AT_ONCE = 4  # rows that a thread has loads under way for
@@ -48,7 +48,8 @@ class Preprocess:
         lse2, delta    outputs: NOTE [statistics]
         tile_counter   int32 (1,): zeroed
         dq_sum         fp32 (heads_q, tiles, tile_m · dim_padded), 16-byte aligned: zeroed
-        semaphores     int32 (batch, heads_q, m_blocks): zeroed. Variants with a separate dQ have neither of the two
+        semaphores     int32 (semaphores_of_tile, batch, heads_q, m_blocks): zeroed. Variants with a separate dQ have
+                       neither of the two
         """
         a = arguments
         self.kernel(
@@ -87,7 +88,8 @@ class Preprocess:
         m_block, head, batch = cta % m_blocks, cta // m_blocks % heads_q, cta // m_blocks // heads_q
         if thread == 0:
             if cutlass.const_expr(not self.variant.separate_dq):
-                self.clear(semaphores + cta)
+                for i in cutlass.range_constexpr(semaphores_of_tile(self.variant.tile_m, self.variant.dim_padded)):
+                    self.clear(semaphores + (i * cute.arch.grid_dim()[0] + cta))
             if cta == 0:
                 write(tile_counter, Int32(0), Int32(0))
         seq_q = sequence(queries, batch)

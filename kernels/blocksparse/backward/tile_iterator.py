@@ -18,7 +18,7 @@ class Order(NamedTuple):
     positions     int32: n block of each launch position, at [b·stride_batch + h·stride_head + position], h a KV head
     pairs         concurrent (batch, unit) pairs: their positions are interleaved
     tile_counter  int32, zero before the launch
-    semaphores    int32 (batch, heads_q, m_blocks)
+    semaphores    int32 (semaphores_of_tile, batch, heads_q, m_blocks)
     """
 
     schedule: Int32
@@ -246,5 +246,5 @@ def as_block(rBlock: Any) -> Block:
 
 @cute.jit
 def semaphore(order: Order, counts: Counts, batch: Int32, block: Block) -> cute.Pointer:
-    """The semaphore of the dQ tile that a block is added to."""
+    """The semaphore of the dQ tile that a block is added to; of several the first."""
     return order.semaphores + (Int64(batch * counts.heads_q + block.head) * counts.m_blocks + block.m_block)

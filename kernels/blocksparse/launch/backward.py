@@ -47,12 +47,14 @@ from kernels.blocksparse.planner.group_split import (
 )
 from kernels.blocksparse.spec.injection import NO_HOST_INJECTION, HostInjection
 from kernels.blocksparse.spec.variant import (
+    LARGEST_DIM,
     NO_INJECTION,
     Injection,
     Variant,
     backward_products,
     has_separate_dq,
     padded_dim,
+    semaphores_of_tile,
 )
 
 SCHEDULES = {"ascending": 0, "descending": 1, "permutation": 2}
@@ -66,8 +68,8 @@ class Workspace:
     dkv_sum       float32: NOTE [dK and dV partials] of backward/dkv_partials.py; None where group_split is 1
     lse2, delta   float32: NOTE [statistics] of preprocess.py
     tile_counter  int32 (1,)
-    semaphores    int32 (batch, heads_q, m_blocks), readable by another stream while the kernel runs; none where dQ is
-                  separate
+    semaphores    int32 (batch, heads_q, m_blocks), or so many for each of several parts (`semaphores_of_tile`),
+                  readable by another stream while the kernel runs; none where dQ is separate
     tiles         (stride_batch, total): `Tiles` of backward/dq_accumulator.py; key_tiles: those of keys
     group_split   units of each KV head: NOTE [group split] of group_split.py
     """
@@ -269,9 +271,9 @@ def make_workspace(
     lse2, delta, dq_sum = floats.split([rows, rows, floats.numel() - 2 * rows])
     size = 2 * heads_kv * group_split * key_tiles[1] * tile_n * dim
     dkv_sum = torch.empty(size, dtype=torch.float32, device=q.device) if group_split > 1 else None
-    locks = 0 if separate_dq else m_blocks
-    ints = torch.empty(1 + batch * heads_q * locks, dtype=torch.int32, device=q.device)
-    semaphores = ints[1:].view(batch, heads_q, locks)
+    parts, locks = semaphores_of_tile(tile_m, dim), 0 if separate_dq else m_blocks
+    ints = torch.empty(1 + parts * batch * heads_q * locks, dtype=torch.int32, device=q.device)
+    semaphores = ints[1:].view(*[parts] * (parts > 1), batch, heads_q, locks)
     sums = None if separate_dq else dq_sum
     return Workspace(sums, dkv_sum, lse2, delta, ints[:1], semaphores, tiles, key_tiles, group_split)
 
@@ -306,7 +308,7 @@ def concurrent_pairs(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: b
     units, heads, dim = batch * k.shape[-2] * group_split, q.shape[-2] // (k.shape[-2] * group_split), q.shape[-1]
     if deterministic and blocks.schedule.pairs is not None:
         return max(1, min(blocks.schedule.pairs, units))
-    if deterministic and not in_step(blocks):
+    if deterministic and not in_step(blocks, dim):
         scattered = not isinstance(blocks.mask, Band | Intervals)  # then CTAs may look at any rows
         return ordered_concurrent_pairs(units, unit_bytes(rows, heads, dim)) if scattered else PAIRS
     if isinstance(blocks.mask, Band):
@@ -317,10 +319,12 @@ def concurrent_pairs(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: b
     return even_share(units, max(L2_BYTES // max(unit_bytes(rows, heads, dim), 1), in_flight))
 
 
-def in_step(blocks: BlockSparse) -> bool:
-    """True where each CTA of a unit visits its dQ tiles a step behind the one before: bands under their own
-    schedule."""
-    return isinstance(blocks.mask, Band) and blocks.merged and blocks.schedule.kind == "descending"
+def in_step(blocks: BlockSparse, dim: int = 0) -> bool:
+    """True where each CTA of a unit visits its dQ tiles a step behind the one before: bands under their own schedule,
+    and beyond head dim 128, where semaphores are those of steps, rows that are alike."""
+    alike = blocks.schedule.alike and dim > LARGEST_DIM[128]
+    descending = isinstance(blocks.mask, Band) and blocks.schedule.kind == "descending"
+    return blocks.merged and (alike or descending)
 
 
 def live_rows(blocks: BlockSparse) -> int:

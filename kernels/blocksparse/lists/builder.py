@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kernels.blocksparse.lists.lpt import with_lpt_order
-from kernels.blocksparse.lists.schedule import ASCENDING, Schedule, permutation
+from kernels.blocksparse.lists.schedule import ALIKE, ASCENDING, Schedule, permutation
 from kernels.blocksparse.lists.transpose import with_backward
 from kernels.blocksparse.lists.types import BlockList, BlockLists, BlockMask, BlockSparse, exclusive_sum
 from kernels.blocksparse.lists.write_order import with_order
@@ -128,7 +128,7 @@ def dense(
     *,
     tile_m: int = 128,
     tile_n: int = 128,
-    schedule: Schedule = ASCENDING,
+    schedule: Schedule = ALIKE,
     backward: bool = True,
     device: torch.device | str | None = None,
     wide: bool | int = False,

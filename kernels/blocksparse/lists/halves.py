@@ -26,7 +26,8 @@ TILE_N = 64  # keys of a half
 
 def halve_keys(blocks: BlockSparse, lengths_k: LengthsLike, *, longest: int | None = None) -> BlockSparse:
     """Block lists of the same mask over tiles of half as many keys. They have backward lists, ranks and launch orders
-    where `blocks` has them; rows of the backward lists ascend.
+    where `blocks` has them. Both halves of a row of the backward lists visit its blocks in its order; a block of bits
+    that becomes a full one comes last.
 
     blocks     with tiles of 128 keys
     lengths_k  of the sequences: a number, numbers, or an integer tensor (batch,)
@@ -43,12 +44,8 @@ def halve_keys(blocks: BlockSparse, lengths_k: LengthsLike, *, longest: int | No
         slots = len(mask.words)
         words = mask.words.view(slots, blocks.tile_m, 2, TILE_N // 32).transpose(1, 2)
         words = words.reshape(2 * slots, blocks.tile_m, TILE_N // 32).contiguous()
-        slot = mask.slot[partial.source // 2 % mask.slot.numel()] * 2 + partial.source % 2
-        known = slot.clamp(0, 2 * slots - 1)
-        ones, some = (words == -1).all(2).all(1)[known], (words != 0).any(2).any(1)[known]
-        full = full.and_of(partial, ones)
-        partial = replace(partial, there=partial.there & some & ~ones)
-        mask = Bits(words, partial.listed(slot))
+        partial, full, slot = _by_bits(partial, full, words, mask.slot)
+        mask = Bits(words, slot)
     schedule = _halved_schedule(blocks.schedule, shape.n_blocks)
     halved = replace(
         blocks,
@@ -62,7 +59,7 @@ def halve_keys(blocks: BlockSparse, lengths_k: LengthsLike, *, longest: int | No
         merged=False,
     )
     if blocks.backward is not None:
-        halved = with_backward(halved, shape.n_blocks)
+        halved = with_backward(halved, shape.n_blocks) if blocks.merged else _with_rows_of(halved, blocks, shape)
     if blocks.lpt is not None:
         halved = with_lpt_order(halved)
     return halved if blocks.order is None else with_order(halved)
@@ -99,6 +96,25 @@ class _Halves:
         there = e.valid.repeat_interleave(2) & (block < ends[sequence])
         return cls(tuple(one.count.shape), row, block, (2 * e.place[:, None] + half).flatten(), there)
 
+    @classmethod
+    def of_rows(cls, one: BlockList, shape: Shape) -> _Halves:
+        """Backward lists: both halves of every row, those there that begin within their sequence. block is the row's
+        own, in its order, and source the place of each."""
+        if shape.batch > one.batch:
+            one = spread(one, shape.batch, one.heads)
+        e = entries(one)
+        half = torch.arange(2, device=one.index.device)
+        group = torch.div(e.row, max(one.rows, 1), rounding_mode="floor")
+        tile = 2 * (e.row - group * one.rows)[:, None] + half
+        sequence = torch.div(group, max(one.heads, 1), rounding_mode="floor").clamp(max=shape.batch - 1)
+        there = e.valid[:, None] & (tile < ceil_div(shape.len_k, TILE_N)[sequence][:, None])
+        rows = (one.batch, one.heads, shape.n_blocks)
+        row = torch.where(there, group[:, None] * shape.n_blocks + tile, math.prod(rows)).flatten()
+        block, source = one.index[e.place].to(torch.int64), 2 * e.place[:, None] + half
+        order = row.argsort(stable=True)
+        block = block.repeat_interleave(2)[order]
+        return cls(rows, row[order], block, source.flatten()[order], there.flatten()[order])
+
     def and_of(self, others: _Halves, chosen: Tensor) -> _Halves:
         """These and the chosen ones of others, row after row."""
         row, block = (torch.cat((getattr(self, x), getattr(others, x))) for x in ("row", "block"))
@@ -119,6 +135,29 @@ class _Halves:
         place = torch.where(self.there, self.there.cumsum(0) - 1, self.there.numel())
         made = torch.zeros(self.there.numel() + 1, dtype=torch.int32, device=self.row.device)
         return made.scatter_(0, place, values.to(torch.int32))[:-1]
+
+
+def _by_bits(partial: _Halves, full: _Halves, words: Tensor, slot: Tensor) -> tuple[_Halves, _Halves, Tensor]:
+    """Partial halves with some bits, full ones and those of ones, and the slots of the former. words: of halves; slot:
+    parallel to the index that partial was made from."""
+    slot = slot[partial.source // 2 % slot.numel()] * 2 + partial.source % 2
+    known = slot.clamp(0, len(words) - 1)
+    ones, some = (words == -1).all(2).all(1)[known], (words != 0).any(2).any(1)[known]
+    full = full.and_of(partial, ones)
+    partial = replace(partial, there=partial.there & some & ~ones)
+    return partial, full, partial.listed(slot)
+
+
+def _with_rows_of(halved: BlockSparse, blocks: BlockSparse, shape: Shape) -> BlockSparse:
+    """Halved lists with backward ones whose rows are visited as those of `blocks`."""
+    assert blocks.backward is not None
+    partial, full = (_Halves.of_rows(one, shape) for one in (blocks.backward.partial, blocks.backward.full))
+    mask = halved.mask
+    if isinstance(mask, Bits):
+        assert isinstance(blocks.mask, Bits) and blocks.mask.slot_backward is not None
+        partial, full, slot = _by_bits(partial, full, mask.words, blocks.mask.slot_backward)
+        mask = replace(mask, slot_backward=slot)
+    return replace(halved, backward=BlockLists(partial.as_list(), full.as_list()), mask=mask, merged=False)
 
 
 def _halved_schedule(schedule: Schedule, n_blocks: int) -> Schedule:

@@ -25,12 +25,15 @@ class Schedule:
                  many as the launcher chooses. Changes times, not results
     group_split  units of each KV head where adds are ordered (NOTE [group split] of group_split.py), as a computed
                  order was made for; None: `choose_group_split`
+    alike        every row of the backward lists has the same blocks, in the same order: a CTA that starts after another
+                 stays behind it, and so waits little with few concurrent pairs. Changes times, not results
     """
 
     kind: Kind = "ascending"
     positions: Tensor | None = None
     pairs: int | None = None
     group_split: int | None = None
+    alike: bool = False
 
     def launch_order(self, n_blocks: int, device: torch.device | str) -> Tensor:
         """The n block of each launch position, int32 (batch|1, heads_kv|1, n_blocks), contiguous."""
@@ -42,6 +45,7 @@ class Schedule:
 
 ASCENDING = Schedule("ascending")
 DESCENDING = Schedule("descending")
+ALIKE = Schedule("ascending", alike=True)
 NAMED = {"ascending": ASCENDING, "descending": DESCENDING}
 
 

@@ -59,6 +59,15 @@ class Costs:
     sums: float = 0.009
 
 
+def costs_of(dim: int) -> Costs:
+    """The costs of a head dim. Beyond 128 of the two CTAs that have the halves of a tile of keys, whose steps take 2.5
+    us: a CTA that visits the tiles of another one is half a step to a step behind it, and so half a block to a block
+    behind two. hold is on the high side: an order that leaves no time to spare waits wherever a step takes longer."""
+    if dim > 128:
+        return Costs(start=1.25, compute=0.9, add=0.1, masked=0.05, hold=1.0, miss=1.2, sums=0.019)
+    return Costs() if dim > 64 else Costs(miss=1.6, sums=0.0065)
+
+
 @dataclass(frozen=True)
 class Run:
     """Result of the model: the estimate of the time from start to end; what CTAs spent waiting, and what memory needs;

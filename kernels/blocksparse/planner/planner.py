@@ -28,6 +28,7 @@ from kernels.blocksparse.planner.cost_model import (
     as_listed,
     best,
     bound,
+    costs_of,
     merged,
     run,
 )
@@ -39,6 +40,7 @@ from kernels.blocksparse.planner.group_split import (
     ordered_concurrent_pairs,
     unit_bytes,
 )
+from kernels.blocksparse.spec.variant import LARGEST_DIM
 
 IN_ONE, PARTIAL_FIRST = ", in one list", ", partial first"
 LEAST = 4  # units, where there are fewer than the launcher would have
@@ -94,7 +96,7 @@ def least_blocking(
         raise ValueError("blocks.backward: needs backward lists, got None")
     if pairs is not None and pairs < 1:
         raise ValueError(f"pairs: needs None or a positive number, got {pairs}")
-    costs = (Costs() if dim > 64 else Costs(miss=1.6, sums=0.0065)) if costs is None else costs
+    costs = costs_of(dim) if costs is None else costs
     usual = _Sizes.of(blocks, heads_q, heads_kv, batch, dim, slots)
     plans, known = list[Plan](), dict[Any, Passes]()
     for sizes in (usual, *_fewer(blocks, usual, costs)):
@@ -128,7 +130,7 @@ class _Sizes:
     group: int
     batch: int
     dim: int
-    slots: int
+    slots: int  # of CTAs, or beyond head dim 128 of two, which have the halves of a tile of keys (lists/halves.py)
     group_split: int
     shared: bool  # lists, by the heads
 
@@ -145,7 +147,9 @@ class _Sizes:
         if slots < 1:
             raise ValueError(f"slots: needs a positive number, got {slots}")
         batch = max(batch, lists.batch)
-        group_split = choose_group_split(batch, heads_q, heads_kv, blocks.m_blocks, lists.rows, True)
+        halves = 2 if dim > LARGEST_DIM[128] and blocks.tile_n == 128 else 1
+        group_split = choose_group_split(batch, heads_q, heads_kv, blocks.m_blocks, halves * lists.rows, True)
+        slots = max(1, slots // halves)
         return cls(heads_kv, heads_q // heads_kv, batch, dim, slots, group_split, lists.heads == 1)
 
     @property
@@ -257,7 +261,7 @@ def estimate(
     segments = _segments(rows, 0, [g * several for g in range(sizes.heads_of_cta)], blocks.m_blocks)
     order = schedule.launch_order(blocks.backward.rows, "cpu")[0, 0].tolist()
     visit = merged if blocks.merged else as_listed
-    return run(segments, order, sizes.share(blocks, pairs), costs or Costs(), visit)
+    return run(segments, order, sizes.share(blocks, pairs), costs or costs_of(dim), visit)
 
 
 def _rows(blocks: BlockList) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

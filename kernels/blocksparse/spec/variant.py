@@ -167,6 +167,12 @@ def arch_for_products(products: str, arch: str) -> str:
     return arch if arch in arches else arches[0]
 
 
+def semaphores_of_tile(tile_m: int, dim_padded: int) -> int:
+    """Semaphores of each dQ tile: one, or at head dim 256 one for each step of 64 queries and half of the columns, of
+    which the kernels by mma.sync use the first. NOTE [ordered adds of two warps] of backward/by_gradient/dq_warps.py"""
+    return tile_m // 64 * 2 if dim_padded == PADDED_DIMS[-1] else 1
+
+
 def padded_dim(dim: int) -> int:
     """The smallest padded head dim that holds `dim`. Raises ValueError for dims that no kernel here supports."""
     if dim % 8 or not 8 <= dim <= PADDED_DIMS[-1]:

@@ -14,6 +14,7 @@ from kernels.blocksparse import call_checks as kept
 from kernels.blocksparse import ops
 from kernels.blocksparse.api import block_sparse_attention
 from kernels.blocksparse.lists.bands import causal, window
+from kernels.blocksparse.lists.builder import dense as dense_lists
 from kernels.blocksparse.lists.from_mask import from_mask
 from kernels.blocksparse.lists.intervals import documents, intervals
 from kernels.blocksparse.lists.schedule import DESCENDING, Schedule, permutation
@@ -193,6 +194,8 @@ def test_lists_survive_the_way_through_the_operator():
         causal(70, 70, schedule=DESCENDING),
         documents([10], 70, 70),
         replace(causal(70, 70), wide=from_mask(some_mask(), tile_m=192, backward=False)),
+        dense_lists(70, 70),
+        causal(70, 70, schedule=Schedule("descending", None, 3, 2)),
     ):
         lists, numbers = ops.flatten(blocks)
         back = ops.unflatten(lists, numbers)
@@ -200,6 +203,8 @@ def test_lists_survive_the_way_through_the_operator():
         assert numbers_again == numbers
         assert len(again) == len(lists) and all(one is other for one, other in zip(again, lists, strict=True))
         assert (back.tile_m, back.tile_n, back.schedule.kind) == (blocks.tile_m, blocks.tile_n, blocks.schedule.kind)
+        made, given = ((s.pairs, s.group_split, s.alike) for s in (back.schedule, blocks.schedule))
+        assert made == given
         assert isinstance(back, BlockSparse) and type(back.mask) is type(blocks.mask)
 
 

@@ -221,7 +221,7 @@ class Memory:
                 found[i] = rest // stride
                 rest -= found[i] * stride
         index = [str(found[i]) for i in sorted(found)]
-        names = self.axes.get(segment.name, ())
+        names = self.axes.get(segment.name, ())[-len(index) :]
         if axes and len(names) == len(index):
             index = [f"{name} {i}" for name, i in zip(names, index, strict=True)]
         return f"{segment.name}[{', '.join(index)}]"

@@ -48,12 +48,11 @@ AT_ONCE = 16  # values of P that a thread reads before it multiplies them
 
 class Barrier(IntEnum):
     """Named barriers beside those of `DqBarrier`: P and dS are in shared memory; dS is, for the warpgroup that wrote
-    it; the two dQ warps' of dq_warps.py."""
+    it."""
 
     P = 6
     DS = 7
     OWN_DS = 8
-    ADDED = 9
 
 
 @cute.jit

@@ -16,7 +16,8 @@ pytest.importorskip("cutlass")
 pytest.importorskip("llvmlite")
 
 from backward_problems import Spec, errors, make
-from blocksparse_runs import gradients, ptx_of
+from backward_problems import run as run_problem
+from blocksparse_runs import gradients, loaded, ptx_of
 from covering import covering
 
 from fuzz.devices.emulator import Emulator
@@ -25,6 +26,11 @@ from kernels.blocksparse.backward.by_gradient.kernel import REGISTERS, GradientG
 from kernels.blocksparse.backward.tiling import SHARED_MEMORY, choose_tiling
 from kernels.blocksparse.compile.build import build
 from kernels.blocksparse.launch.backward import backward_variants
+from kernels.blocksparse.lists.halves import halve_keys
+from kernels.blocksparse.lists.types import Bits, BlockList, BlockLists
+from kernels.blocksparse.lists.write_order import with_order
+from kernels.blocksparse.planner.planner import least_blocking
+from kernels.blocksparse.spec.signature import ordered
 from kernels.blocksparse.spec.variant import MASKS, NO_INJECTION, OF_PREPROCESS, Injection, Variant
 from kernels.mutants.blocksparse.table import MUTANTS
 
@@ -103,7 +109,58 @@ def test_ordered_adds_have_the_same_bits_in_every_schedule(tile_m, mask, order, 
         assert torch.equal(x.nan_to_num(7.0), again[name].nan_to_num(7.0)), name
 
 
+@pytest.mark.parametrize(
+    ("mask", "slots", "order"), covering(["causal", "documents", "random"], [1, 2, 3, 5], SCHEDULES)
+)
+def test_a_plan_of_halved_lists_ends_with_any_number_of_resident_ctas(mask, slots, order):
+    """Planned for twelve CTAs; rows are visited in the plan's order, which differs from row to row."""
+    problem = make(of((330,), (250,), 2, 1, mask=mask, deterministic=True, tile_m=64, tile_n=128))
+    planned = least_blocking(problem.blocks, heads_q=2, heads_kv=1, dim=256, slots=12, pairs=1).blocks
+    turned = [replace(one, index=from_the_end(one)) for one in (planned.backward.partial, planned.backward.full)]
+    if not isinstance(planned.mask, Bits):  # whatever the plan does, an order that no builder makes
+        planned = with_order(replace(planned, backward=BlockLists(*turned), merged=False))
+    halved = halve_keys(planned, 250)
+    assert not halved.merged or planned.merged
+    problem = replace(problem, blocks=halved)
+    emulator = Emulator(resident_ctas=slots, checks=ALL_CHECKS, warp_schedule=order, seed=slots, dispatch="permuted")
+    out, reports = gradients(problem, emulator, ARCH)
+    assert [(r.status, r.findings) for r in reports] == [FINISHED] * len(reports), "\n".join(map(str, reports))
+    assert max(errors(problem, out).values()) <= 1
+
+
+def from_the_end(one: BlockList) -> torch.Tensor:
+    """The index with every row reversed."""
+    index = one.index.clone()
+    for begin, count in zip(one.begin.flatten().tolist(), one.count.flatten().tolist(), strict=True):
+        index[begin : begin + count] = index[begin : begin + count].flip(0)
+    return index
+
+
+@pytest.mark.parametrize("tile_m", [64, 128])
+def test_every_step_and_warp_counts_the_tiles_of_keys_that_added(tile_m):
+    """Each dQ tile has a semaphore for each step of 64 queries and half of the columns."""
+    problem = make(of((200, 130), (150, 140), 2, 1, mask="causal", tile_m=tile_m, deterministic=True))
+
+    def launch(variant: Variant, values: Any) -> None:
+        report = loaded(variant, ARCH)(*ordered(variant.kind, values), emulator=Emulator(resident_ctas=3))
+        assert (report.status, report.findings) == FINISHED
+
+    semaphores = run_problem(problem, launch)[1].semaphores
+    lists = problem.blocks.backward
+    added = torch.zeros(2, problem.blocks.m_blocks, dtype=torch.int32)
+    for b in range(2):
+        for one in (lists.partial, lists.full):
+            for begin, count in zip(one.begin[b, 0].tolist(), one.count[b, 0].tolist(), strict=True):
+                for m in one.index[begin : begin + count].tolist():
+                    added[b, m] += 1
+    assert semaphores.shape == (tile_m // 32, 2, 2, problem.blocks.m_blocks) and added.max() > 1
+    assert torch.equal(semaphores, added[None, :, None].expand_as(semaphores))
+
+
 ORDERED = of((300, 130), (300, 140), 2, 1, mask="random", deterministic=True)
+# Where CTAs begin at several tiles of queries: the semaphore of the first step is what an early release leaves out, and
+# who waits for that one waits for all of the row
+STAGGERED = of((400,), (400,), mask="causal", deterministic=True)
 CAPPED = of((200,), (130,), 2, 1, mask="causal", softcap=1.5)
 
 
@@ -127,7 +184,7 @@ def bugs() -> list[Any]:
 def test_planted_bugs_are_seen(name):
     """By a finding, a deadlock or wrong gradients; unordered adds are a finding."""
     injection = MUTANTS[name].injection.backward
-    spec = CAPPED if "softcap" in name else ORDERED
+    spec = CAPPED if "softcap" in name else STAGGERED if name == "released_one_step_early" else ORDERED
     problem, out, reports = run(spec, injection, warp_schedule="random", seed=3)
     ended = all(r.status == "finished" and not r.findings for r in reports)
     assert not ended or max(errors(problem, out).values()) > 1

@@ -11,9 +11,10 @@ from kernels.blocksparse.lists.from_mask import from_mask
 from kernels.blocksparse.lists.halves import halve_keys
 from kernels.blocksparse.lists.intervals import intervals
 from kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, Schedule, permutation
-from kernels.blocksparse.lists.types import Bits
+from kernels.blocksparse.lists.types import Bits, BlockLists
 from kernels.blocksparse.lists.validate.contents import check_contents
 from kernels.blocksparse.lists.validate.shapes import Sizes, check_shapes
+from kernels.blocksparse.lists.write_order import with_order
 
 LENGTHS = {"long last half": (300, 450), "no last half": (300, 320), "one": (70, 1), "ragged": ([130, 40], [200, 129])}
 
@@ -131,6 +132,59 @@ def test_the_pairs_and_units_of_a_schedule_stay():
     for schedule in (Schedule("descending", None, 3, 2), Schedule("permutation", order, 3, 2)):
         halved = halve_keys(band(300, 450, left=None, right=0, schedule=schedule), 450).schedule
         assert (halved.kind, halved.pairs, halved.group_split) == (schedule.kind, 3, 2)
+
+
+def visits(blocks, batch):
+    """Each row's m blocks in the order of their visits, a partial one with its words: of every sequence and head."""
+    found = {}
+    partial, full = blocks.backward.partial, blocks.backward.full
+    for b in range(batch):
+        for h in range(partial.heads):
+            for n in range(partial.rows):
+                at = (min(b, partial.batch - 1), h, n)
+                rows = [range(int(x.begin[at]), int(x.begin[at] + x.count[at])) for x in (partial, full)]
+                words = blocks.mask.words[blocks.mask.slot_backward[list(rows[0])].long()].tolist()
+                found[b, h, n] = (
+                    list(zip((int(partial.index[i]) for i in rows[0]), words, strict=True)),
+                    [int(full.index[i]) for i in rows[1]],
+                )
+    return found
+
+
+@pytest.mark.parametrize("given", LENGTHS)
+@pytest.mark.parametrize("shared", [True, False])
+def test_both_halves_of_a_row_are_visited_in_its_order(given, shared):
+    """Backward lists that are not merged have the order of a plan."""
+    lengths_q, lengths_k = LENGTHS[given]
+    known = sizes(lengths_q, lengths_k)
+    batch, heads = (1, 1) if shared and given != "ragged" else (known.batch, 2)
+    made = from_mask(random_mask(batch, heads, known.longest_q, known.longest_k), lengths_q, lengths_k, tile_m=64)
+    turned = []
+    for one in (made.backward.partial, made.backward.full):  # each row from its end
+        place = torch.arange(one.capacity)
+        for begin, count in zip(one.begin.flatten().tolist(), one.count.flatten().tolist(), strict=True):
+            place[begin : begin + count] = place[begin : begin + count].flip(0)
+        turned.append((replace(one, index=one.index[place]), place))
+    mask = replace(made.mask, slot_backward=made.mask.slot_backward[turned[0][1]])
+    planned = with_order(
+        replace(made, backward=BlockLists(turned[0][0], turned[1][0]), mask=mask, merged=False, order=None)
+    )
+    halved = halve_keys(planned, lengths_k)
+    check_shapes(halved, known)
+    check_contents(halved, known)
+    assert not halved.merged and halved.order is not None
+    rows, found = visits(planned, known.batch), visits(halved, known.batch)
+    expected = {}
+    for (b, h, n), (partial, full) in rows.items():
+        for half in range(2):
+            cut = [(m, [row[2 * half : 2 * half + 2] for row in words]) for m, words in partial]
+            there = 2 * n + half < -(-int(known.lengths_k.expand(known.batch)[b]) // 64)
+            some = [(m, w) for m, w in cut if any(map(any, w))]
+            ones = [m for m, w in some if all(x == -1 for row in w for x in row)]
+            expected[b, h, 2 * n + half] = ([x for x in some if x[0] not in ones], full + ones) if there else ([], [])
+    assert found == {key: expected[key] for key in found}
+    listed = {key for key, row in expected.items() if any(row)}
+    assert listed <= set(found)
 
 
 def test_lists_without_a_backward_pass_stay_so():

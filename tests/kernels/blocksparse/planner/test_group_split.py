@@ -1,11 +1,15 @@
 """When a group of query heads is split over CTAs, and what follows from it."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from kernels.blocksparse.launch.backward import concurrent_pairs, group_split_of, make_workspace
 from kernels.blocksparse.launch.forward import Sequences
 from kernels.blocksparse.lists.bands import causal
+from kernels.blocksparse.lists.builder import dense
+from kernels.blocksparse.lists.halves import halve_keys
 from kernels.blocksparse.lists.schedule import Schedule
 from kernels.blocksparse.lists.write_order import with_order
 from kernels.blocksparse.planner.group_split import (
@@ -75,6 +79,17 @@ def test_units_side_by_side_share_the_cache_as_heads_do():
     blocks, q = causal(8192, 8192), torch.empty(1, 8192, 16, 128, dtype=torch.bfloat16, device="meta")
     assert concurrent_pairs(q, q[:, :, :2], blocks, False, group_split=8) == concurrent_pairs(q, q, blocks, False) == 4
     assert concurrent_pairs(q, q[:, :, :2], blocks, False) == 2  # all that there are
+
+
+@pytest.mark.parametrize("tokens, dim, pairs", [(8192, 256, 2), (2048, 256, 8), (8192, 128, PAIRS)])
+def test_rows_that_are_alike_have_few_concurrent_pairs_where_each_step_has_a_semaphore(tokens, dim, pairs):
+    """As many as for atomic adds; under another schedule, or in another order of a row, nothing says that they are."""
+    blocks, q = dense(tokens, tokens), torch.empty(2, tokens, 16, dim, dtype=torch.bfloat16, device="meta")
+    lists = halve_keys(blocks, tokens) if dim > 128 else blocks
+    assert lists.schedule.alike and concurrent_pairs(q, q, lists, True) == pairs
+    assert dim == 128 or pairs == concurrent_pairs(q, q, lists, False)
+    many = concurrent_pairs(q, q, with_order(lists, Schedule("ascending")), True)
+    assert many == concurrent_pairs(q, q, replace(lists, merged=False), True) > 2
 
 
 @pytest.mark.parametrize("deterministic", [False, True])

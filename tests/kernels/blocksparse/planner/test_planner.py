@@ -16,6 +16,7 @@ from kernels.blocksparse.launch.forward import Sequences
 from kernels.blocksparse.lists.bands import band, causal, window
 from kernels.blocksparse.lists.builder import dense
 from kernels.blocksparse.lists.from_mask import from_grid, from_mask
+from kernels.blocksparse.lists.halves import halve_keys
 from kernels.blocksparse.lists.intervals import documents
 from kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING
 from kernels.blocksparse.lists.transpose import in_one_list
@@ -293,6 +294,23 @@ def test_the_kernel_launches_as_many_pairs_side_by_side_as_the_plan_was_made_for
     assert plan.pairs == plan.blocks.schedule.pairs == concurrent_pairs(q, q, plan.blocks, True)
     assert plan.pairs in (PAIRS, most, most // 2)
     assert concurrent_pairs(q[:, :, :1], q[:, :, :1], plan.blocks, True) == 1  # all that there are
+
+
+@pytest.mark.parametrize("density", [0.2, 0.6])
+def test_a_tile_of_keys_beyond_head_dim_128_takes_two_slots(density):
+    """Its halves are two CTAs."""
+    grid = torch.rand(1, 1, 24, 12, generator=torch.Generator().manual_seed(0)) < density
+    blocks, costs = from_grid(grid, 24 * 128, 12 * 128, tile_m=128, tile_n=128), Costs(miss=0.0)
+    found = [
+        least_blocking(blocks, heads_q=4, heads_kv=4, dim=dim, slots=slots, pairs=4, costs=costs)
+        for dim, slots in ((128, 32), (256, 64), (256, 65))
+    ]
+    assert len({plan.makespan for plan in found}) == 1
+    assert all(torch.equal(plan.blocks.backward.full.index, found[0].blocks.backward.full.index) for plan in found)
+    halves = halve_keys(found[1].blocks, blocks.backward.rows * 128)
+    places = found[0].blocks.schedule.launch_order(blocks.backward.rows, "cpu")
+    twice = halves.schedule.launch_order(halves.backward.rows, "cpu")
+    assert torch.equal(torch.div(twice, 2, rounding_mode="floor"), places.repeat_interleave(2, 2))
 
 
 def test_few_pairs_go_side_by_side_where_all_would_wait_for_memory():

@@ -1,0 +1,299 @@
+"""Ordered adds of the backward pass beside atomic ones on a Hopper GPU, by the number of concurrent pairs and by the
+order.
+
+    python ci/benchmarks/ordered_pairs.py [--out FILE.json] [--seconds 90] [--only "full 8192 256"] [--before FILE.py]
+    python ci/benchmarks/ordered_pairs.py --dry        tiny problems on the emulated GPU
+
+"default pN" is the order of the lists' builder with N concurrent pairs, "planned pN" that of `least_blocking` for N;
+"default" and "planned" have the pairs that the launcher and the planner choose. --before: a file with another
+`add_dq_of_group` for head dim 256; "before" then is a pass by it, under the order that a plan had before its rows
+stayed in halved lists. All ways of a row are measured in turn, the median of ROUNDS counts, of the main kernel and of
+the whole pass; ordered gradients must have the same bits in five calls. Exits with 1 where they have not, or where
+gradients differ from the atomic ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parents[1]), str(HERE)]
+
+import torch  # noqa: E402
+from blocksparse_entry import difference  # noqa: E402
+from blocksparse_masks import Entry, blocks_of, operands  # noqa: E402
+
+from kernels.blocksparse.backward import dq_accumulator  # noqa: E402
+from kernels.blocksparse.compile import runtime  # noqa: E402
+from kernels.blocksparse.launch import backward as launch_backward  # noqa: E402
+from kernels.blocksparse.launch import forward as launch  # noqa: E402
+from kernels.blocksparse.lists.halves import halve_keys  # noqa: E402
+from kernels.blocksparse.lists.types import BlockSparse  # noqa: E402
+from kernels.blocksparse.planner.cost_model import Costs  # noqa: E402
+from kernels.blocksparse.planner.planner import least_blocking  # noqa: E402
+from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant  # noqa: E402
+
+HEADS, ROUNDS, WARM, DISAGREE = 16, 12, 2, 0.02
+BEFORE = Injection("before", {"release": dq_accumulator.release})  # by its name another build
+
+
+@dataclass(frozen=True)
+class Row:
+    """A problem and its ways: pairs of the default order and of planned ones."""
+
+    mask: str
+    tokens: int
+    batch: int
+    dim: int
+    default: tuple[int, ...]
+    planned: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Mask, tokens and head dim."""
+        return f"{self.mask} {self.tokens} {self.dim}"
+
+    @property
+    def entry(self) -> Entry:
+        """As the other benchmarks have it."""
+        return Entry("beside", self.mask, self.tokens, self.dim, HEADS, HEADS, batch=self.batch)
+
+
+ROWS = [
+    Row("full", 8192, 2, 256, (1, 2, 3, 4, 8), (8, 16)),
+    Row("causal", 8192, 2, 256, (1, 2, 3, 4)),
+    Row("10%", 8192, 1, 256, (), (4, 8, 16)),
+    Row("causal", 2048, 8, 256, (2, 4, 6, 8)),
+    Row("full", 2048, 8, 256, (4, 6, 8, 16), (16,)),
+    Row("full", 8192, 2, 128, (2, 4, 8, 16), (16,)),
+    Row("10%", 8192, 1, 128, (), (8, 16)),
+    Row("causal", 8192, 2, 128, (1, 2, 4)),
+    Row("50%", 8192, 1, 128, (), (8, 16)),
+    Row("causal", 2048, 8, 128, (4, 8, 16)),
+    Row("causal", 8192, 2, 64, (2, 4, 8)),
+    Row("window", 32768, 1, 128, (2, 4, 8)),
+]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way of the backward pass. pairs: None for the launcher's."""
+
+    blocks: BlockSparse
+    ordered: bool
+    pairs: int | None = None
+    injection: Injection = NO_INJECTION
+
+
+def ways_of(row: Row, blocks: BlockSparse, before: bool) -> dict[str, Way]:
+    """Ways by name; lists are as the operator has them at this head dim."""
+
+    def halved(lists: BlockSparse) -> BlockSparse:
+        return halve_keys(lists, row.tokens) if row.dim > 128 else lists
+
+    default, of = halved(blocks), {"heads_q": HEADS, "heads_kv": HEADS, "batch": row.batch, "dim": row.dim}
+    found = {"atomic": Way(default, False), "default": Way(default, True)}
+    if not launch_backward.in_step(blocks, row.dim):
+        plan = least_blocking(blocks, **of)
+        found[f"planned ({plan.pairs}, {plan.chosen[0]})"] = Way(halved(plan.blocks), True)
+    if before and row.dim > 128:
+        lists = blocks
+        if not launch_backward.in_step(blocks):  # rows of the plan were not those of the halves, nor were its costs
+            lists = replace(least_blocking(blocks, **of, costs=Costs(), slots=264).blocks, merged=True)
+        pairs = launch_backward.L2_BYTES // launch_backward.unit_bytes(row.tokens, 1, row.dim)
+        fixed = None if lists.schedule.pairs else launch_backward.even_share(HEADS * row.batch, pairs)
+        found["before"] = Way(halved(lists), True, fixed, BEFORE)
+        if lists is not blocks:
+            found["before, rows kept"] = Way(halved(replace(lists, merged=False)), True, fixed, BEFORE)
+        found["before's order"] = Way(halved(lists), True, fixed)
+    found |= {f"default p{pairs}": Way(default, True, pairs) for pairs in row.default}
+    for pairs in row.planned:
+        found[f"planned p{pairs}"] = Way(halved(least_blocking(blocks, **of, pairs=pairs).blocks), True)
+    return found
+
+
+class Passes:
+    """Backward passes of one row."""
+
+    def __init__(self, entry: Entry, blocks: BlockSparse) -> None:
+        self.q, self.k, self.v, self.do = (x.detach().transpose(1, 2).contiguous() for x in operands(entry))
+        zero = torch.zeros(entry.batch, dtype=torch.int32, device=self.q.device)
+        self.sequences = launch.Sequences(zero, zero + entry.tokens, zero, zero + entry.tokens)
+        self.scale, self.o = entry.dim**-0.5, torch.empty_like(self.q)
+        self.lse = torch.empty(entry.batch, entry.heads_q, entry.tokens, device=self.q.device)
+        launch.forward(
+            self.q, self.k, self.v, self.o, self.lse, self.sequences, blocks, scale=self.scale, products="mma"
+        )
+
+    def launches(self, way: Way) -> tuple[list[Any], list[Any]]:
+        """The kernels of a way with their values, and the gradients that they write, before the workspace."""
+        gradients = [torch.empty_like(x) for x in (self.q, self.k, self.v)]
+        workspace = launch_backward.make_workspace(self.q, self.k, self.sequences, way.blocks, way.ordered)
+        found = launch_backward.backward_launches(
+            *gradients, self.q, self.k, self.v, self.o, self.lse, self.do, self.sequences, way.blocks, workspace,
+            scale=self.scale, deterministic=way.ordered, pairs=way.pairs, products="wgmma",
+        )  # fmt: skip
+        return [(v, values, way.injection if v.kind == "backward" else NO_INJECTION) for v, values in found], [
+            *gradients,
+            workspace,
+        ]
+
+    def run(self, launches: list[Any]) -> tuple[float, float]:
+        """Milliseconds of the main kernel and of the whole pass."""
+        device = self.q.device
+        if device.type != "cuda":
+            began = time.perf_counter()
+            for variant, values, injection in launches:
+                runtime.launch(variant, device, values, injection)
+            return (1e3 * (time.perf_counter() - began),) * 2
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
+        torch.cuda._sleep(500_000)  # until the host has queued them all
+        marks[0].record()
+        for mark, (variant, values, injection) in zip(marks[1:], launches, strict=True):
+            runtime.launch(variant, device, values, injection)
+            mark.record()
+        torch.cuda.synchronize()
+        return marks[1].elapsed_time(marks[2]), marks[0].elapsed_time(marks[3])
+
+
+def measured(row: Row, entry: Entry, before: bool) -> dict[str, Any]:
+    """Times of all ways of a row, and what is wrong."""
+    blocks, cuda = blocks_of(entry), entry.device == "cuda"
+    passes, ways, made, wrong = Passes(entry, blocks), ways_of(row, blocks, before), {}, []
+    expected = None
+    for name, way in ways.items():
+        made[name] = launches, gradients = passes.launches(way)
+        passes.run(launches)
+        first = [x.clone() for x in gradients[:3]]
+        expected = expected or first
+        off = max(difference(x, y) for x, y in zip(first, expected, strict=True))
+        if not off < DISAGREE:
+            wrong.append(f"{name}: gradients differ by {off}")
+        for _ in range(4 if way.ordered else 0):
+            passes.run(launches)
+            if not all(torch.equal(x, y) for x, y in zip(first, gradients[:3], strict=True)):
+                wrong.append(f"{name}: other bits in another call")
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in made}
+    for at in range(ROUNDS + WARM if cuda else 1):
+        for name, (launches, _) in made.items():
+            found = passes.run(launches)
+            if at >= WARM or not cuda:
+                times[name].append(found)
+    main, whole = ({name: round(statistics.median(t[i] for t in ts), 4) for name, ts in times.items()} for i in (0, 1))
+    pairs = {name: int(made[name][0][1][1]["pairs"]) for name in made}
+    return {"row": row.name, "batch": row.batch, "pairs": pairs, "main_ms": main, "ms": whole, "wrong": wrong}
+
+
+def builds(rows: list[Row], before: bool) -> list[tuple[Variant, Injection]]:
+    """The kernels that are needed, each once."""
+    found: dict[tuple[Variant, Injection], None] = {}
+    for row in rows:
+        kind = "band" if row.mask in ("causal", "window") else "none"
+        dim, tile_n = row.dim, 64 if row.dim > 128 else 128
+        variants = [Variant("forward", "bfloat16", dim, 128, 128, kind), Variant("preprocess", "bfloat16", dim, 128)]
+        for ordered in (False, True):
+            main = Variant("backward", "bfloat16", dim, 128, tile_n, kind, ordered, False, "wgmma")
+            variants.append(main)
+            if ordered and before and dim > 128:
+                found[main, BEFORE] = None
+        variants.append(Variant("postprocess", "bfloat16", dim, 128, tile_n, products="wgmma"))
+        found |= dict.fromkeys((variant, NO_INJECTION) for variant in variants)
+    return sorted(found, key=lambda one: one[0].kind != "backward")
+
+
+def build(folder: str, arch: str, before: Path | None, one: tuple[Variant, Injection]) -> None:
+    """Compiles in a process of its own."""
+    from kernels.blocksparse.backward.by_gradient import kernel
+    from kernels.blocksparse.compile.build import export
+
+    variant, injection = one
+    now = kernel.add_dq_of_group
+    if injection.name == BEFORE.name:
+        assert before is not None
+        spec = importlib.util.spec_from_file_location("dq_warps_before", before)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["dq_warps_before"] = module
+        spec.loader.exec_module(module)
+        kernel.add_dq_of_group = module.add_dq_of_group
+    try:
+        export(variant, arch, folder, injection)
+    finally:
+        kernel.add_dq_of_group = now
+
+
+def table(row: dict[str, Any]) -> str:
+    """A row's ways: milliseconds of the main kernel and of the pass, and both over the atomic ones."""
+    main, whole = row["main_ms"], row["ms"]
+    lines = [f"{row['row']} x {row['batch']}   {'; '.join(row['wrong'])}"]
+    for name in main:
+        ratio = main[name] / main["atomic"], whole[name] / whole["atomic"]
+        lines.append(
+            f"    {ratio[0]:.3f} {ratio[1]:.3f}  {main[name]:8.3f} {whole[name]:8.3f}  p{row['pairs'][name]:<3} {name}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Runs everything; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=90, help="begin no row after so many")
+    parser.add_argument("--only", nargs="*", help="rows whose name has one of these")
+    parser.add_argument("--dry", action="store_true", help="on the emulated GPU, tiny")
+    parser.add_argument("--before", type=Path, help="a file with another add_dq_of_group")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    began = time.monotonic()
+    rows = [row for row in ROWS if not options.only or any(part in row.name for part in options.only)]
+    found: list[dict[str, Any]] = []
+    device = "emulated" if options.dry else torch.cuda.get_device_name()
+    print(device, torch.__version__, flush=True)
+
+    def all_rows() -> None:
+        for row in rows:
+            if time.monotonic() - began > options.seconds:
+                print("left out:", row.name, flush=True)
+                continue
+            entry = row.entry
+            if options.dry:
+                entry = replace(entry, tokens=256, heads_q=1, heads_kv=1, batch=1, device="emulator")
+            found.append(measured(row, entry, options.before is not None))
+            print(table(found[-1]), flush=True)
+            if options.out:
+                options.out.write_text(json.dumps({"device": device, "rows": found}, indent=1) + "\n")
+
+    if options.dry:
+        from fuzz.targets.blocksparse.devices import connect, emulated
+
+        global HEADS
+        HEADS, options.before = 1, None
+        connect("emulator")
+        emulated().blind = True  # atomic adds in no fixed order are what is measured, not a finding
+        rows = [replace(row, tokens=256, batch=1) for row in rows]
+        all_rows()
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            arch = runtime.arch_of(torch.device("cuda", 0))
+            with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
+                list(pool.map(partial(build, folder, arch, options.before), builds(rows, options.before is not None)))
+            print(f"built in {time.monotonic() - began:.0f} s", flush=True)
+            with runtime.use_source(runtime.artifact_source(folder)):
+                all_rows()
+    return int(any(row["wrong"] for row in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
