@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from flex_block_mask import listed_first
 from torch import Tensor
 
 from kernels.blocksparse.lists.bands import band
@@ -121,11 +122,6 @@ def flex_mask(entry: Entry) -> Any:
     lengths = entry.tokens, entry.tokens
     options: dict[str, Any] = {"BLOCK_SIZE": entry.tile, "mask_mod": mask_mod(entry), "seq_lengths": lengths}
     return BlockMask.from_kv_blocks(counts[0], indices[0], counts[1], indices[1], **options)
-
-
-def listed_first(grid: Tensor) -> Tensor:
-    """Columns of a bool grid (rows, columns), the True ones first, ascending: int32, its shape."""
-    return grid.int().argsort(dim=-1, descending=True, stable=True).to(torch.int32).contiguous()
 
 
 def mask_mod(entry: Entry) -> Callable[..., Tensor]:

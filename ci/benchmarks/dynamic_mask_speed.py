@@ -49,6 +49,7 @@ import triton  # noqa: E402
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 
 from ci.benchmarks.backward_ran import BackwardDidNotRunError, check_backward  # noqa: E402
+from ci.benchmarks.flex_block_mask import block_mask_of  # noqa: E402
 from kernels.dynamic_mask import config, dynamic_mask_answer, dynamic_mask_attention, pack_mask, prepare, top_mask  # noqa: E402
 from kernels.dynamic_mask.config import Config, Tiles  # noqa: E402
 
@@ -205,11 +206,10 @@ def sdpa(inputs: Inputs, mask: torch.Tensor | None) -> Call:
 
 def flex(inputs: Inputs) -> Call:
     """Compiled FlexAttention over a block mask of the same tensor."""
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    from torch.nn.attention.flex_attention import flex_attention
 
     torch._dynamo.config.cache_size_limit = 64
-    mask, n = inputs.mask, inputs.problem.tokens
-    blocks = create_block_mask(lambda b, h, q, k: mask[0, 0, q, k], None, None, n, n, device=DEVICE, _compile=ON_GPU)
+    blocks = block_mask_of(inputs.mask)
     attend = torch.compile(flex_attention) if ON_GPU else flex_attention
     return lambda: attend(inputs.q, inputs.k, inputs.v, block_mask=blocks, enable_gqa=True)
 
