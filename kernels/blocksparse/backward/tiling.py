@@ -26,6 +26,7 @@ ENTRY_STAGES = 64
 HALF = ENTRY_STAGES // 2
 TILE_STAGES = 2  # of announced tiles of a persistent CTA
 RUN_TILES, RUN_STEP = 5, 80  # tiles of 128 queries that are worked through in steps of 80
+OF_RUNS = ("band", "intervals")  # masks whose rows are runs of blocks; others' are for the launcher to know
 STEP_GROUPS = 2  # alike with 1 where units are few, slower for short rows: docs/performance/log.md
 MMA_REGISTERS, SEMAPHORE_REGISTERS = 240, 24  # of a thread, beside semaphore warps; launched with 168
 DQ_COLUMNS = 64  # of a piece of dQ where each warpgroup has a gradient
@@ -97,6 +98,11 @@ class Tiling:
         return THREADS + 128 * (self.wait_warp or self.transposed)
 
     @property
+    def registers(self) -> tuple[int, int]:
+        """Of a thread that multiplies, and of one of the other warpgroup, where there is one; launched with 168."""
+        return (232, 40) if self.persistent and self.dim <= 64 else (MMA_REGISTERS, SEMAPHORE_REGISTERS)
+
+    @property
     def persistent(self) -> bool:
         """True where a CTA takes one tile after the other: NOTE [tiles of keys] of transposed/tile_scheduler.py."""
         return self.transposed and not self.by_gradient
@@ -158,7 +164,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     """The tiling of a backward or postprocess variant on an arch such as "sm_90a".
 
     `variant.tuning` may set step_m, stages, stages_ds and wide_stores (0 or 1). By wgmma it may also set transposed: 0
-    asks for the straight loop where tiles have 128 keys; and runs: 0 asks for steps of 64 queries alone. With the
+    asks for the straight loop where tiles have 128 keys; and runs: 0 asks for steps of 64 queries alone, 1 for runs whatever the mask. With the
     straight loop it may set stages_p (1 or 2), for tiles of 64 keys, and, with ordered adds, releaser (0 or 1), for a
     warp that releases the semaphores. By mma.sync it may set the m warps of each product: warps_s, warps_dkv, warps_dq.
     Raises ValueError for a tiling that does not fit (registers and shared memory: NOTE [large dims]; warps; wgmma) and
@@ -237,7 +243,7 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
     tile_m, tile_n, dim = variant.tile_m, variant.tile_n, variant.dim_padded
     step_m = overrides.get("step_m", 128) if dim == 64 and tile_m == 128 else 64
     may_run = (dim, tile_m) == (128, 128) and not variant.softcap
-    runs = overrides.get("runs", 1) if may_run else 0
+    runs = overrides.get("runs", int(variant.mask in OF_RUNS)) if may_run else 0
     chosen = {"transposed": 1, "step_m": step_m, "stages": 2, "stages_ds": 2, "wide_stores": 1, "runs": runs}
     wrong = {name: value for name, value in overrides.items() if chosen.get(name) != value}
     if variant.products != "wgmma" or tile_n != 128 or wrong or step_m not in (64, 128):

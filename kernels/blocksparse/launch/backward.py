@@ -207,6 +207,7 @@ def backward_variants(
         products,
         float32,
         separate_dq,
+        blocks.schedule.alike,
     )
 
 
@@ -234,6 +235,7 @@ def _variants(
     products: str,
     float32: bool,
     separate_dq: bool,
+    alike: bool,
 ) -> tuple[Variant, ...]:
     name, padded = str(dtype).removeprefix("torch."), padded_dim(dim)
     products = "mma" if float32 and products == "tcgen05" else products
@@ -243,9 +245,19 @@ def _variants(
     before = Variant("preprocess", name, padded, tile_m=tiles[0], separate_dq=separate_dq)
     dq = Variant("dq", name, padded, *tiles, mask, False, softcap, "wgmma", of_dq, float32)
     ordered = deterministic and not separate_dq
-    main = Variant("backward", name, padded, *tiles, mask, ordered, softcap, products, tuning, float32, separate_dq)
+    of_main = tuning
+    if alike and not ordered and not softcap and not tuning and has_runs(products, mask, tiles, padded):
+        of_main = (("runs", 1),)
+    main = Variant("backward", name, padded, *tiles, mask, ordered, softcap, products, of_main, float32, separate_dq)
+    tuning = tuple((key, value) for key, value in tuning if key != "runs")
     after = Variant("postprocess", name, padded, *tiles, products=products, tuning=tuning, float32=float32)
     return before, *[dq] * separate_dq, main, after
+
+
+def has_runs(products: str, mask: str, tiles: tuple[int, int], padded: int) -> bool:
+    """True where rows that are alike are worked through in steps of 80 queries: those of full masks, with atomic adds.
+    Ordered adds are slower with such steps there, and so are blocks at random: docs/performance/log.md."""
+    return (products, mask, tiles, padded) == ("wgmma", "none", (128, 128), 128)
 
 
 def make_workspace(

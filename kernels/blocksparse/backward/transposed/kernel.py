@@ -27,7 +27,7 @@ from kernels.blocksparse.backward.load import store_rows
 from kernels.blocksparse.backward.mainloop_mma import Work, sync_multiplying
 from kernels.blocksparse.backward.mma import accumulator, staged_layout
 from kernels.blocksparse.backward.tile_iterator import Counts, Lists, Order
-from kernels.blocksparse.backward.tiling import ENTRY_STAGES, MMA_REGISTERS, SEMAPHORE_REGISTERS, TILE_STAGES, WARPS
+from kernels.blocksparse.backward.tiling import ENTRY_STAGES, TILE_STAGES, WARPS
 from kernels.blocksparse.backward.transposed import dq_warp, loads, tile_scheduler, turns
 from kernels.blocksparse.backward.transposed.mainloop import mainloop_transposed
 from kernels.blocksparse.backward.transposed.query_words import LaneQueries
@@ -110,27 +110,30 @@ class TransposedBackward(BulkBackward):
     def roles(self, w) -> None:
         """The roles of the warps: NOTE [warpgroups]."""
         warp = cute.arch.make_warp_uniform(w.thread // 32)
+        multiplying, others = w.tiling.registers
         if warp < WARPGROUP // 32:
-            cute.arch.setmaxregister_decrease(SEMAPHORE_REGISTERS)
+            cute.arch.setmaxregister_decrease(others)
             if warp == 0:
                 self.load_tiles(w)
             elif warp == 1:
                 self.add_dq_of_tiles(w)
         else:
-            cute.arch.setmaxregister_increase(MMA_REGISTERS)
+            cute.arch.setmaxregister_increase(multiplying)
             self.multiply_tiles(Work(**{**w.__dict__, "thread": w.thread - WARPGROUP}))
 
     @cute.jit
     def load_tiles(self, w) -> None:
         """The loading warp: takes tiles, and loads their operands."""
         progress, more, load = tile_scheduler.beginning(), Boolean(True), self.load
+        tile_scheduler.announce(w, Int32(0))
         while more:
-            tile_scheduler.announce(w, progress.tiles)
             tile = tile_scheduler.take(w, progress.tiles, releases=False)
             more = tile.batch >= 0
             steps = progress.steps
             if tile.total > 0:
                 steps = load(tile_scheduler.loading_work_of(w, tile.total, progress), steps)
+            elif more:
+                tile_scheduler.announce(w, progress.tiles + 1)
             progress = tile_scheduler.after(progress, tile, steps)
 
     @cute.jit

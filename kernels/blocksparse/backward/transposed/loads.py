@@ -17,6 +17,7 @@ from kernels.blocksparse.backward.dq_accumulator import tile_number
 from kernels.blocksparse.backward.tile_iterator import Block, block_at, find_entry, load_entry
 from kernels.blocksparse.backward.tiling import ENTRY_STAGES, HALF
 from kernels.blocksparse.backward.transposed import turns
+from kernels.blocksparse.backward.transposed.tile_scheduler import announce_ahead
 from kernels.blocksparse.common.buffers import stage_of
 from kernels.blocksparse.common.bulk import BulkOperand, load_rows, load_run, load_whole
 
@@ -49,6 +50,7 @@ def load_tile(w, step: Int32) -> Int32:
     steps, storage, stages, seen = w.tiling.steps, w.storage, w.tiling.stages, w.first_entry
     for entry in cutlass.range(w.first_entry, w.end_entry, unroll=1):
         seen = look_up_ahead(w, look_up_window, entry, seen)
+        announce_ahead(w, entry + 1)
         block = block_at(storage.sEntries, entry)
         for part in cutlass.range(steps, unroll=1):
             turns.await_empty(w.q_empty, step, stages)

@@ -28,6 +28,7 @@ from kernels.blocksparse.backward.tiling import ENTRY_STAGES, RUN_STEP, RUN_TILE
 from kernels.blocksparse.backward.transposed import turns
 from kernels.blocksparse.backward.transposed.dq_warp import acquire
 from kernels.blocksparse.backward.transposed.loads import load_keys_behind, look_up_ahead, tile_bytes
+from kernels.blocksparse.backward.transposed.tile_scheduler import announce_ahead
 from kernels.blocksparse.backward.transposed.turns import GROUPS, DqBarrier
 from kernels.blocksparse.common.buffers import stage_of
 from kernels.blocksparse.common.bulk import load_rows, load_run, load_whole
@@ -43,12 +44,14 @@ def load_pieces(w, step: Int32) -> Int32:
         seen = look_up_ahead(w, look_up_pieces, entry, seen)
         block = block_at(w.storage.sEntries, entry)
         if block.starts_run:
+            announce_ahead(w, entry + RUN_TILES)
             for part in cutlass.range(RUN_STEPS, unroll=1):
                 load_step(w, block, part, step, True)
                 load_keys_behind(w, entry, part)
                 step += 1
             entry += RUN_TILES
         else:
+            announce_ahead(w, entry + 1)
             for part in cutlass.range(w.tiling.steps, unroll=1):
                 load_step(w, block, part, step, False)
                 load_keys_behind(w, entry, part)

@@ -4,11 +4,11 @@
 
 NOTE [tiles of keys] As many CTAs as the GPU runs at once take tiles in their order (`tile_iterator.Order`) by the tile
 counter, until all are taken; with atomic adds a CTA begins with the tile of its own number. The loading warp takes a
-tile when all steps of the one before have been loaded, and announces it in shared memory. Its first Q and dO, and then
+tile before it loads the last blocks of the one before, and announces it in shared memory. Its first Q and dO, and then
 its K and V, are loaded while the multiplying warps are in the last steps, or store dK and dV.
-With ordered adds, a CTA waits for tiles of lower numbers only. Each of these has been taken, by a CTA whose tiles before
-it have lower numbers still, so the lowest tile that is not done waits for nothing: no wait is circular.
-Every role counts for itself what barriers take turns by: tiles, tiles that have blocks, windows of entries, and steps.
+With ordered adds, a CTA waits for tiles of lower numbers only. Each of these has been taken, by a CTA whose tiles
+before it have lower numbers still, so the lowest tile that is not done waits for nothing: no wait is circular.
+Every role counts for itself what barriers take turns by: tiles, those that have blocks, windows of entries, and steps.
 A tile of batch -1 is the end.
 """
 
@@ -98,6 +98,14 @@ def announce(w, count: Int32) -> None:
             sTile[i, stage] = values[i]
         cute.arch.mbarrier_arrive(w.tile_full + stage)
     cute.arch.sync_warp()
+
+
+@cute.jit
+def announce_ahead(w, following: Int32) -> None:
+    """The loading warp, before it loads blocks of a tile: announces the next tile if they are the last ones. following:
+    the entry behind them."""
+    if following >= w.end_entry:
+        announce(w, w.count + 1)
 
 
 @cute.jit
