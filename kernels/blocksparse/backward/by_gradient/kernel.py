@@ -24,9 +24,9 @@ from kernels.blocksparse.backward.mma import accumulator, staged_layout
 from kernels.blocksparse.backward.tiling import DQ_COLUMNS, ENTRY_STAGES
 from kernels.blocksparse.backward.transposed import turns
 from kernels.blocksparse.backward.transposed.dkdv_kernel import ALL_WARPS, KeyGradients
-from kernels.blocksparse.backward.transposed.tile_kernel import TileBackward
 from kernels.blocksparse.backward.transposed.query_words import LaneQueries
 from kernels.blocksparse.backward.transposed.shared_tiles import SharedTiles
+from kernels.blocksparse.backward.transposed.tile_kernel import TileBackward
 from kernels.blocksparse.backward.transposed.turns import GROUPS
 from kernels.blocksparse.backward.wgmma import WARPGROUP, GroupProduct, GroupThread, operand, transposed_operand
 

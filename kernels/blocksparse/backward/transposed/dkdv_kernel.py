@@ -20,10 +20,10 @@ from kernels.blocksparse.backward.mainloop_mma import Work
 from kernels.blocksparse.backward.mma import accumulator
 from kernels.blocksparse.backward.tiling import ENTRY_STAGES, MMA_REGISTERS, SEMAPHORE_REGISTERS
 from kernels.blocksparse.backward.transposed import loads, turns
-from kernels.blocksparse.backward.transposed.tile_kernel import TileBackward
 from kernels.blocksparse.backward.transposed.mainloop_dkdv import gather_sums, mainloop_dkdv
 from kernels.blocksparse.backward.transposed.query_words import LaneQueries
 from kernels.blocksparse.backward.transposed.shared_tiles import SharedTiles
+from kernels.blocksparse.backward.transposed.tile_kernel import TileBackward
 from kernels.blocksparse.backward.wgmma import WARPGROUP, GroupProduct, GroupThread, operand, transposed_operand
 from kernels.blocksparse.common.tile_loads import TileCopy
 from kernels.blocksparse.spec.variant import BACKWARD_OF_STEPS, NO_INJECTION, Injection, Variant

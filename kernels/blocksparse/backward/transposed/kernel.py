@@ -5,9 +5,9 @@
 Arguments, order of tiles and numbers are those of backward/kernel.py.
 
 NOTE [warpgroups] Two warpgroups multiply: mainloop.py. Of the other one, which leaves them its registers,
-one warp loads by TMA and reads the block lists (loads.py), one adds dQ in memory (dq_warp.py), and two end at once. How
-they take turns: NOTE [turns of the transposed loop] of turns.py; tile after tile: NOTE [tiles of keys] of
-tile_scheduler.py.
+one warp loads Q and K by TMA and one dO and V (loads.py), one takes tiles and reads the block lists
+(tile_scheduler.py), and one adds dQ in memory (dq_warp.py). How they take turns: NOTE [turns of the transposed loop] of
+turns.py; tile after tile: NOTE [tiles of keys] of tile_scheduler.py.
 
 NOTE [dK and dV] Between its last dQ and the next tile's first dS a warp stores its 16 rows of dV and of dK, through the
 rows of a tile that lies where dS does. So K and V of the next tile are loaded meanwhile.
@@ -45,8 +45,9 @@ from kernels.blocksparse.common.tile_loads import TileCopy
 class TransposedBackward(BulkBackward):
     """The backward kernel of one variant whose tuning has `transposed`."""
 
-    load, add_dq, mainloop = (
-        staticmethod(loads.load_tile),
+    look_up, load, add_dq, mainloop = (
+        staticmethod(tile_scheduler.look_up_window),
+        staticmethod(loads.load_side),
         staticmethod(dq_warp.add_dq_of_steps),
         staticmethod(mainloop_transposed),
     )
@@ -114,26 +115,28 @@ class TransposedBackward(BulkBackward):
         if warp < WARPGROUP // 32:
             cute.arch.setmaxregister_decrease(others)
             if warp == 0:
-                self.load_tiles(w)
+                self.load_tiles(w, True)
             elif warp == 1:
                 self.add_dq_of_tiles(w)
+            elif warp == 2:
+                self.load_tiles(w, False)
+            else:
+                tile_scheduler.schedule(w, self.look_up)
         else:
             cute.arch.setmaxregister_increase(multiplying)
             self.multiply_tiles(Work(**{**w.__dict__, "thread": w.thread - WARPGROUP}))
 
     @cute.jit
-    def load_tiles(self, w) -> None:
-        """The loading warp: takes tiles, and loads their operands."""
+    def load_tiles(self, w, of_q: cutlass.Constexpr) -> None:
+        """A loading warp: that of Q and K, or that of dO and V."""
         progress, more, load = tile_scheduler.beginning(), Boolean(True), self.load
-        tile_scheduler.announce(w, Int32(0))
         while more:
             tile = tile_scheduler.take(w, progress.tiles, releases=False)
             more = tile.batch >= 0
             steps = progress.steps
             if tile.total > 0:
-                steps = load(tile_scheduler.loading_work_of(w, tile.total, progress), steps)
-            elif more:
-                tile_scheduler.announce(w, progress.tiles + 1)
+                steps = load(tile_scheduler.waiting_work_of(w, tile.total, progress), of_q, steps)
+            turns.arrive_empty(w.tile_empty, progress.tiles, TILE_STAGES)
             progress = tile_scheduler.after(progress, tile, steps)
 
     @cute.jit

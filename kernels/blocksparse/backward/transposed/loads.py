@@ -1,23 +1,21 @@
 # CuTe DSL is traced: shapes and values have no static types
 # mypy: ignore-errors
-"""The loading warp of the transposed main loop: K and V, then Q with LSE and dO with delta of each step, by TMA.
+"""The loading warps of the transposed main loop: K and V, and Q with LSE and dO with delta of each step, by TMA.
 
-It reads the block lists too. A step's block is in the entry buffer when its Q is full: NOTE [entry buffer].
-
-NOTE [entry buffer] Its lanes look up 32 entries at once, a window, for half of the buffer. A window is looked up LATE
-entries after the one before it has come into use. Of a CTA with one tile, its half is free then: the dQ warp, which
-reads entries last, is at most two steps behind the step that is loaded. A persistent CTA counts windows over its tiles,
-which may have few steps, and waits until the half is empty.
+It reads the block lists too. A step's block is in the entry buffer when its Q is full: NOTE [entry buffer] Its lanes look up 32 entries at once. Half of the buffer is filled LATE entries after the other half
+has come into use: the dQ warp, which reads entries last, is at most two steps behind the step that is loaded. Persistent
+CTAs have a warp for it: NOTE [windows] of tile_scheduler.py.
 """
+
+from typing import Any, NamedTuple
 
 import cutlass
 from cutlass import Int32, Int64, cute
 
 from kernels.blocksparse.backward.dq_accumulator import tile_number
-from kernels.blocksparse.backward.tile_iterator import Block, block_at, find_entry, load_entry
-from kernels.blocksparse.backward.tiling import ENTRY_STAGES, HALF
+from kernels.blocksparse.backward.tile_iterator import Block, block_at, load_entry
+from kernels.blocksparse.backward.tiling import HALF
 from kernels.blocksparse.backward.transposed import turns
-from kernels.blocksparse.backward.transposed.tile_scheduler import announce_ahead
 from kernels.blocksparse.common.buffers import stage_of
 from kernels.blocksparse.common.bulk import BulkOperand, load_rows, load_run, load_whole
 
@@ -42,55 +40,61 @@ def load_all(w, head_kv: Int32, first_key: Int64) -> None:
         load_step(w, w.do, w.statistics[1], block, step, storage.sdO, storage.sDelta, w.do_full)
 
 
-@cute.jit
-def load_tile(w, step: Int32) -> Int32:
-    """The loading warp's work for a tile of keys that has blocks, in a persistent CTA. step: those of earlier tiles;
-    returns how many there are now. K and V, which the last tile's steps must have read, come behind the first Q and dO.
+class Side(NamedTuple):
+    """What one of a persistent CTA's two loading warps loads: Q, LSE and K, or dO, delta and V.
+
+    operand, statistic, keys   in global memory
+    tiles, values, key_tile    where they go
+    full, empty, key_full      mbarriers
     """
-    steps, storage, stages, seen = w.tiling.steps, w.storage, w.tiling.stages, w.first_entry
+
+    operand: Any
+    statistic: cute.Pointer
+    keys: BulkOperand
+    tiles: cute.Tensor
+    values: cute.Tensor
+    key_tile: cute.Tensor
+    full: cute.Pointer
+    empty: cute.Pointer
+    key_full: cute.Pointer
+
+
+def side_of(w, of_q: bool) -> Side:
+    """The side of Q, or of dO."""
+    s, statistics = w.storage, w.statistics
+    if of_q:
+        return Side(w.q, statistics[0], w.k, s.sQ, s.sLSE, s.sK, w.q_full, w.q_empty, w.k_full)
+    return Side(w.do, statistics[1], w.v, s.sdO, s.sDelta, s.sV, w.do_full, w.do_empty, w.v_full)
+
+
+@cute.jit
+def load_side(w, of_q: cutlass.Constexpr, step: Int32) -> Int32:
+    """A loading warp's work for a tile of keys that has blocks, in a persistent CTA. step: those of earlier tiles;
+    returns how many there are now."""
+    steps, stages = w.tiling.steps, w.tiling.stages
+    operand, statistic, _, tiles, values, _, full, empty, _ = side_of(w, of_q)
     for entry in cutlass.range(w.first_entry, w.end_entry, unroll=1):
-        seen = look_up_ahead(w, look_up_window, entry, seen)
-        announce_ahead(w, entry + 1)
-        block = block_at(storage.sEntries, entry)
+        turns.await_window(w, entry, Int32(0))
+        if cutlass.const_expr(of_q):
+            turns.say_due(w, entry, entry + 1)
+        block = block_at(w.storage.sEntries, entry)
         for part in cutlass.range(steps, unroll=1):
-            turns.await_empty(w.q_empty, step, stages)
-            load_step(w, w.q, w.statistics[0], block, step, storage.sQ, storage.sLSE, w.q_full)
-            turns.await_empty(w.do_empty, step, stages)
-            load_step(w, w.do, w.statistics[1], block, step, storage.sdO, storage.sDelta, w.do_full)
-            load_keys_behind(w, entry, part)
+            turns.await_empty(empty, step, stages)
+            load_step(w, operand, statistic, block, step, tiles, values, full)
+            load_keys_behind(w, of_q, entry, part)
             step += 1
+        turns.end_window(w, entry + 1)
     return step
 
 
 @cute.jit
-def look_up_ahead(w, look_up_one: cutlass.Constexpr, entry: Int32, seen: Int32) -> Int32:
-    """Looks up the next window, if it is time: NOTE [entry buffer]. seen: the first entry that has not been looked up;
-    returns which one is now."""
-    if (seen < w.end_entry) & (seen - entry <= HALF - LATE):
-        turns.await_empty(w.entries_empty, turns.window_of(seen), 2)
-        look_up_one(w, seen)
-        seen += HALF
-    return seen
-
-
-@cute.jit
-def look_up_window(w, first: Int32) -> None:
-    """Writes the window of a tile's entries that begins with entry `first`, an entry in each lane."""
-    entry = first + w.thread % 32
-    if entry < w.end_entry:
-        rBlock = cute.make_rmem_tensor(4, Int32)
-        find_entry(w.variant, w.lists, w.place[0], w.place[2], w.first_head, entry - w.first_entry, rBlock)
-        cute.autovec_copy(rBlock, w.storage.sEntries[None, stage_of(entry, ENTRY_STAGES)])
-    cute.arch.sync_warp()
-
-
-@cute.jit
-def load_keys_behind(w, entry: Int32, part: Int32) -> None:
-    """K and V of a tile behind its first step, the first part of its first entry."""
+def load_keys_behind(w, of_q: cutlass.Constexpr, entry: Int32, part: Int32) -> None:
+    """K or V of a tile behind its first step, the first part of its first entry, when the last tile's steps have read
+    what was there."""
+    _, _, keys, _, _, key_tile, _, _, key_full = side_of(w, of_q)
     if (entry == w.first_entry) & (part == 0):
         turns.await_empty(w.keys_empty, w.key_turn, 1)
-        load_keys(w, w.k, w.storage.sK, w.head_kv, w.row, w.k_full)
-        load_keys(w, w.v, w.storage.sV, w.head_kv, w.row, w.v_full)
+        load_keys(w, keys, key_tile, w.head_kv, w.row, key_full)
 
 
 @cute.jit

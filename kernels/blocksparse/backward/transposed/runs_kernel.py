@@ -36,10 +36,18 @@ class StepOperand(NamedTuple):
     wide: BulkOperand
 
 
+class Stages(NamedTuple):
+    """Stages of Q or dO as the loads of 64 rows take them, and those of 80."""
+
+    narrow: cute.Tensor
+    wide: cute.Tensor
+
+
 class RunsBackward(TransposedBackward):
     """The backward kernel of one variant whose tiling has `runs`."""
 
-    load, add_dq, mainloop = (
+    look_up, load, add_dq, mainloop = (
+        staticmethod(runs_loads.look_up_pieces),
         staticmethod(runs_loads.load_pieces),
         staticmethod(runs_loads.add_dq_of_pieces),
         staticmethod(mainloop_runs),
@@ -89,6 +97,11 @@ class RunsBackward(TransposedBackward):
             to_dq=GroupThread(to_dq, thread, transposed_operand(s.plainK, tile_n, dim), sdS),
         )
 
+    def stages_of(self, sX: cute.Tensor) -> Stages:
+        """Stages of 80 rows, as loads take them."""
+        step_m, dim, stages = self.tiling.step_m, self.tiling.dim, self.tiling.stages
+        return Stages(part_of_stages(sX, step_m, dim, stages), operand(sX, RUN_STEP, dim, stages))
+
     def shared_memory(self) -> SimpleNamespace:
         """As TransposedBackward's, with stages of 80 queries; a step of 64 has the beginning of one."""
         tiling, memory = self.tiling, SharedTiles(self.dtype)
@@ -96,10 +109,8 @@ class RunsBackward(TransposedBackward):
         tiles = memory.operands(tile_n, dim, RUN_STEP, stages, stages)
         return SimpleNamespace(
             **tiles,
-            narrowQ=part_of_stages(tiles["plainQ"], tiling.step_m, dim, stages),
-            narrowdO=part_of_stages(tiles["plaindO"], tiling.step_m, dim, stages),
-            wideQ=operand(tiles["plainQ"], RUN_STEP, dim, stages),
-            widedO=operand(tiles["plaindO"], RUN_STEP, dim, stages),
+            sQ=self.stages_of(tiles["plainQ"]),
+            sdO=self.stages_of(tiles["plaindO"]),
             sdS=tensor(staged_layout(RUN_STEP, tile_n, tiling.stages_ds)),
             sdQ=tensor(cute.make_layout(RUN_STEP * dim), Float32),
             sLSE=tensor(cute.make_layout((RUN_STEP, stages)), Float32),

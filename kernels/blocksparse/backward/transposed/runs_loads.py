@@ -1,17 +1,18 @@
 # CuTe DSL is traced: shapes and values have no static types
 # mypy: ignore-errors
-"""The loading warp and the dQ warp of the kernel that works through runs of tiles: runs_kernel.py.
+"""The loading warps and the dQ warp of the kernel that works through runs of tiles: runs_kernel.py.
 
-NOTE [pieces] Of a window of entries RUN_TILES adjacent tiles that are neither masked nor cut off by the sequence's end are one piece, of steps of 80
-queries; any other tile is a piece of steps of 64. Descending ones, which planned orders have, are written in ascending
-order. `Block.slot`, which such tiles have no use for, is -1 in the first of a run. When a window is written: NOTE [entry
-buffer] of loads.py.
+NOTE [pieces] Of a window of entries, RUN_TILES adjacent tiles that are neither masked nor cut off by the sequence's end
+are one piece, of steps of 80 queries; any other tile is a piece of steps of 64. Descending ones, which planned orders
+have, are written in ascending order. `Block.slot`, which such tiles have no use for, is -1 in the first of a run.
 
-NOTE [ordered runs] A step of 80 queries may lie in two tiles, each with a semaphore. What belongs to the first one is
-added first. Where the second one's semaphore has its rank by then, the rest is added at once, and the first tile is
-released when all of it is complete, as a tile is that ends with its step: NOTE [ordered bulk adds] of dq_warp.py.
-Otherwise the first tile's adds are completed and it is released, and only then the second tile's semaphore is waited
-for: a CTA that waits keeps no other waiting for adds that it has long issued.
+NOTE [ordered runs] A step of 80 queries may lie in two tiles, each with a semaphore. Where the second one's has its
+rank before the step's dQ is there, the step is added at once, and the first tile is released when all of it is
+complete, as a tile is that ends with its step: NOTE [ordered bulk adds] of dq_warp.py. Otherwise what belongs to the
+first tile is added, and the second one looked at again; where it still has to be waited for, the first tile's adds are
+completed and it is released before: a CTA that waits keeps no other waiting for adds that it has long issued.
+A tile that begins with a step is acquired before the step's dQ is there too: multiplying warps wait for their buffers,
+which should take no more than being read.
 """
 
 from typing import NamedTuple
@@ -27,8 +28,7 @@ from kernels.blocksparse.backward.tile_iterator import Block, block_at, find_ent
 from kernels.blocksparse.backward.tiling import ENTRY_STAGES, RUN_STEP, RUN_TILES
 from kernels.blocksparse.backward.transposed import turns
 from kernels.blocksparse.backward.transposed.dq_warp import acquire
-from kernels.blocksparse.backward.transposed.loads import load_keys_behind, look_up_ahead, tile_bytes
-from kernels.blocksparse.backward.transposed.tile_scheduler import announce_ahead
+from kernels.blocksparse.backward.transposed.loads import load_keys_behind, side_of, tile_bytes
 from kernels.blocksparse.backward.transposed.turns import GROUPS, DqBarrier
 from kernels.blocksparse.common.buffers import stage_of
 from kernels.blocksparse.common.bulk import load_rows, load_run, load_whole
@@ -37,26 +37,28 @@ RUN_STEPS = RUN_TILES * 128 // RUN_STEP
 
 
 @cute.jit
-def load_pieces(w, step: Int32) -> Int32:
-    """The loading warp's work for a tile of keys: as `load_tile`."""
-    entry, seen = w.first_entry, w.first_entry
+def load_pieces(w, of_q: cutlass.Constexpr, step: Int32) -> Int32:
+    """A loading warp's work for a tile of keys: as `load_side`."""
+    entry = w.first_entry
     while entry < w.end_entry:
-        seen = look_up_ahead(w, look_up_pieces, entry, seen)
-        block = block_at(w.storage.sEntries, entry)
+        turns.await_window(w, entry, Int32(0))
+        block, following = block_at(w.storage.sEntries, entry), entry + 1
         if block.starts_run:
-            announce_ahead(w, entry + RUN_TILES)
+            following = entry + RUN_TILES
+        if cutlass.const_expr(of_q):
+            turns.say_due(w, entry, following)
+        if block.starts_run:
             for part in cutlass.range(RUN_STEPS, unroll=1):
-                load_step(w, block, part, step, True)
-                load_keys_behind(w, entry, part)
+                load_step(w, of_q, block, part, step, True)
+                load_keys_behind(w, of_q, entry, part)
                 step += 1
-            entry += RUN_TILES
         else:
-            announce_ahead(w, entry + 1)
             for part in cutlass.range(w.tiling.steps, unroll=1):
-                load_step(w, block, part, step, False)
-                load_keys_behind(w, entry, part)
+                load_step(w, of_q, block, part, step, False)
+                load_keys_behind(w, of_q, entry, part)
                 step += 1
-            entry += 1
+        turns.end_window(w, following)
+        entry = following
     return step
 
 
@@ -103,19 +105,18 @@ def low_lanes(count: Int32) -> Int32:
 
 
 @cute.jit
-def load_step(w, block: Block, part: Int32, step: Int32, wide: cutlass.Constexpr) -> None:
-    """A step's rows of Q with LSE and of dO with delta. part: which step of its piece."""
-    storage, stages = w.storage, w.tiling.stages
+def load_step(w, of_q: cutlass.Constexpr, block: Block, part: Int32, step: Int32, wide: cutlass.Constexpr) -> None:
+    """A step's rows of Q with LSE, or of dO with delta. part: which step of its piece."""
     rows = cutlass.const_expr(RUN_STEP if wide else w.tiling.step_m)
     first = block.m_block * w.tiling.tile_m + part * rows
     tile = tile_number(w.loads.tiles, w.place[0], block.head, w.seq_q.begin, w.tiling.tile_m)
     at = tile * w.tiling.tile_m + first
-    sQ, sdO = (storage.wideQ, storage.widedO) if wide else (storage.narrowQ, storage.narrowdO)
-    q, do = (w.q.wide, w.do.wide) if wide else (w.q.narrow, w.do.narrow)
-    turns.await_empty(w.q_empty, step, stages)
-    load_operand(w, q, sQ, w.statistics[0], storage.sLSE, block.head, first, at, step, w.q_full, wide)
-    turns.await_empty(w.do_empty, step, stages)
-    load_operand(w, do, sdO, w.statistics[1], storage.sDelta, block.head, first, at, step, w.do_full, wide)
+    operand, statistic, _, tiles, values, _, full, empty, _ = side_of(w, of_q)
+    turns.await_empty(empty, step, w.tiling.stages)
+    which = cutlass.const_expr("wide" if wide else "narrow")
+    load_operand(
+        w, getattr(operand, which), getattr(tiles, which), statistic, values, block.head, first, at, step, full, wide
+    )
 
 
 @cute.jit
@@ -189,21 +190,22 @@ def add_dq_of_pieces(w) -> None:
     for group in cutlass.range_constexpr(GROUPS):
         turns.arrive_dq(DqBarrier.EMPTY, group)
     while entry < w.end_entry:
+        opened = Int32(1)
+        if cutlass.const_expr(ordered):
+            turns.await_window(w, entry, part)
+            opened = acquire_ahead(w, entry, part)
         for group in cutlass.range_constexpr(GROUPS):
             turns.await_dq(DqBarrier.FULL, group)
             step = step_at(w, entry, part)
-            if cutlass.const_expr(ordered and group == 0):  # noqa: SIM102 (one is for the compiler)
-                if step.offset == 0:
-                    acquire(w, block_at(w.storage.sEntries, entry + step.tile))
             if cute.arch.lane_idx() == 0:
                 add_first(w, step, group)
-                if cutlass.const_expr(not ordered):
+                if opened != 0:
                     add_rest(w, step, group)
             cute.arch.cp_async_bulk_commit_group()
         ended = ended_step(part + 1, step.parts)
         released = Int32(0)
         if cutlass.const_expr(ordered):
-            released = cross(w, entry, step, ended == part)
+            released = cross(w, entry, step, opened, ended == part)
         part += 1
         following = entry
         if part == step.parts:
@@ -222,12 +224,27 @@ def add_dq_of_pieces(w) -> None:
 
 
 @cute.jit
-def cross(w, entry: Int32, step: Step, ends: cutlass.Boolean) -> Int32:
-    """Ordered adds: the rest of a step that lies in two tiles, NOTE [ordered runs]. 1 where that has released the first
-    one, in the lane that adds. ends: whether the first one has no adds to come."""
+def acquire_ahead(w, entry: Int32, part: Int32) -> Int32:
+    """Ordered adds, before a step's dQ is there: acquires the tile that begins with the step. Of a step that lies in
+    two tiles, 1 where the second one is acquired, in the lane that adds: it is not waited for."""
+    opened, step = Int32(0), step_at(w, entry, part)
+    if step.offset == 0:
+        acquire(w, block_at(w.storage.sEntries, entry + step.tile))
+    if (cute.arch.lane_idx() == 0) & (step.here(w.tiling.tile_m) < step.rows):
+        opened = Int32(is_open(w, block_at(w.storage.sEntries, entry + step.tile + 1)))
+        cute.arch.fence_proxy("async.global")
+    cute.arch.sync_warp()
+    return opened
+
+
+@cute.jit
+def cross(w, entry: Int32, step: Step, opened: Int32, ends: cutlass.Boolean) -> Int32:
+    """Ordered adds: the rest of a step that lies in two tiles, NOTE [ordered runs], unless it has been added as the
+    second one was `opened`. 1 where that has released the first one, in the lane that adds. ends: whether the first one
+    has no adds to come."""
     released = Int32(0)
     if step.here(w.tiling.tile_m) < step.rows:
-        if cute.arch.lane_idx() == 0:
+        if (cute.arch.lane_idx() == 0) & (opened == 0):
             first, second = (block_at(w.storage.sEntries, entry + step.tile + i) for i in range(2))
             if not is_open(w, second):
                 if ends:

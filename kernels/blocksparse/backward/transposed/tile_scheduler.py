@@ -3,24 +3,27 @@
 """The tiles of keys of a persistent CTA, one after the other.
 
 NOTE [tiles of keys] As many CTAs as the GPU runs at once take tiles in their order (`tile_iterator.Order`) by the tile
-counter, until all are taken; with atomic adds a CTA begins with the tile of its own number. The loading warp takes a
-tile before it loads the last blocks of the one before, and announces it in shared memory. Its first Q and dO, and then
-its K and V, are loaded while the multiplying warps are in the last steps, or store dK and dV.
+counter, until all are taken; with atomic adds a CTA begins with the tile of its own number. The scheduling warp takes a
+tile when the loading ones have come to the last blocks of the one before, and announces it in shared memory. Its first
+Q and dO, and then its K and V, are loaded while the multiplying warps are in the last steps, or store dK and dV.
 With ordered adds, a CTA waits for tiles of lower numbers only. Each of these has been taken, by a CTA whose tiles
 before it have lower numbers still, so the lowest tile that is not done waits for nothing: no wait is circular.
 Every role counts for itself what barriers take turns by: tiles, those that have blocks, windows of entries, and steps.
 A tile of batch -1 is the end.
+
+NOTE [windows] The scheduling warp also looks up the tile's entries, 32 at once, a window, for half of the entry buffer.
+Windows are counted over tiles: a tile's first entry begins one.
 """
 
 from typing import NamedTuple
 
 import cutlass
-from cutlass import Int32, Int64, cute
+from cutlass import Boolean, Int32, Int64, cute
 
 from kernels.blocksparse.backward import dq_accumulator
 from kernels.blocksparse.backward.mainloop_mma import Work
-from kernels.blocksparse.backward.tile_iterator import place_of, tiles_of
-from kernels.blocksparse.backward.tiling import HALF, TILE_STAGES
+from kernels.blocksparse.backward.tile_iterator import find_entry, place_of, tiles_of
+from kernels.blocksparse.backward.tiling import ENTRY_STAGES, HALF, TILE_STAGES
 from kernels.blocksparse.backward.transposed import turns
 from kernels.blocksparse.common.buffers import stage_of
 from kernels.blocksparse.common.list_reader import Sequence, read, sequence
@@ -70,8 +73,45 @@ def windows_of(total: Int32) -> Int32:
 
 
 @cute.jit
+def schedule(w, look_up: cutlass.Constexpr) -> None:
+    """The scheduling warp's work. look_up: writes a window of entries."""
+    progress, more = beginning(), Boolean(True)
+    while more:
+        announce(w, progress.tiles)
+        tile = take(w, progress.tiles, releases=False)
+        more = tile.batch >= 0
+        if tile.total > 0:
+            write_windows(waiting_work_of(w, tile.total, progress), look_up)
+            turns.await_full(w.tile_due, progress.loaded, 1)
+        progress = after(progress, tile, Int32(0))
+
+
+@cute.jit
+def write_windows(w, look_up: cutlass.Constexpr) -> None:
+    """All windows of a tile, each when its half of the buffer is empty."""
+    windows = windows_of(w.end_entry - w.first_entry)
+    for number in cutlass.range(windows, unroll=1):
+        first = w.first_entry + number * HALF
+        turns.await_empty(w.entries_empty, turns.window_of(first), 2)
+        look_up(w, first)
+        cute.arch.sync_warp()
+        if cute.arch.lane_idx() == 0:
+            cute.arch.mbarrier_arrive(w.entries_full + stage_of(turns.window_of(first), 2))
+
+
+@cute.jit
+def look_up_window(w, first: Int32) -> None:
+    """Writes the window of a tile's entries that begins with entry `first`, an entry in each lane."""
+    entry = first + w.thread % 32
+    if entry < w.end_entry:
+        rBlock = cute.make_rmem_tensor(4, Int32)
+        find_entry(w.variant, w.lists, w.place[0], w.place[2], w.first_head, entry - w.first_entry, rBlock)
+        cute.autovec_copy(rBlock, w.storage.sEntries[None, stage_of(entry, ENTRY_STAGES)])
+
+
+@cute.jit
 def announce(w, count: Int32) -> None:
-    """The loading warp: takes the CTA's `count`-th tile, the next one that has keys, and announces it."""
+    """The scheduling warp: takes the CTA's `count`-th tile, the next one that has keys, and announces it."""
     turns.await_empty(w.tile_empty, count, TILE_STAGES)
     counts, order, lists, tile_n, sTile = w.counts, w.order, w.lists, w.tiling.tile_n, w.storage.sTile
     entries, stage = w.kernel.entries, stage_of(count, TILE_STAGES)
@@ -101,14 +141,6 @@ def announce(w, count: Int32) -> None:
 
 
 @cute.jit
-def announce_ahead(w, following: Int32) -> None:
-    """The loading warp, before it loads blocks of a tile: announces the next tile if they are the last ones. following:
-    the entry behind them."""
-    if following >= w.end_entry:
-        announce(w, w.count + 1)
-
-
-@cute.jit
 def next_number(w, first) -> Int32:
     """The number of a CTA's next tile, in one lane. NOTE [tiles of keys]"""
     number = cute.arch.block_idx()[0]
@@ -121,7 +153,7 @@ def next_number(w, first) -> Int32:
 
 @cute.jit
 def take(w, count: Int32, releases: cutlass.Constexpr = True) -> Tile:
-    """A warp: the CTA's `count`-th tile, as soon as it has been announced. The loading warp releases nothing."""
+    """A warp: the CTA's `count`-th tile, as soon as it has been announced. releases: it has read all that it will."""
     turns.await_full(w.tile_full, count, TILE_STAGES)
     ints = [cute.arch.make_warp_uniform(w.storage.sTile[i, stage_of(count, TILE_STAGES)]) for i in range(INTS)]
     if cutlass.const_expr(releases):
@@ -150,9 +182,9 @@ def work_of(w, tile: Tile, progress: Progress) -> Work:
     )
 
 
-class LoadingWork(Work):
-    """The loading warp's work on a tile. What is said of the tile is read from shared memory each time: the warp has
-    few registers."""
+class WaitingWork(Work):
+    """The work on a tile of a warp that does not multiply. What is said of the tile is read from shared memory each
+    time: such a warp has few registers."""
 
     def announced(self, number: int) -> Int32:
         """One of the integers of the tile, as `announce` lists them."""
@@ -189,10 +221,10 @@ class LoadingWork(Work):
         return self.announced(7) - self.announced(2) * self.tiling.tile_n
 
 
-def loading_work_of(w, total: Int32, progress: Progress) -> LoadingWork:
-    """The loading warp's work on a tile of so many blocks: as `work_of`."""
+def waiting_work_of(w, total: Int32, progress: Progress) -> WaitingWork:
+    """The work of such a warp on a tile of so many blocks: as `work_of`."""
     first = progress.windows * HALF
-    return LoadingWork(
+    return WaitingWork(
         **w.__dict__, count=progress.tiles, key_turn=progress.loaded, first_entry=first, end_entry=first + total
     )
 

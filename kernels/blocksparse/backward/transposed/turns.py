@@ -1,15 +1,13 @@
 # CuTe DSL is traced: shapes and values have no static types
 # mypy: ignore-errors
-"""Barriers of the transposed main loop: NOTE [turns of the transposed loop].
-
-NOTE [turns of the transposed loop] An mbarrier for each arrow between the loading warp and the multiplying warps: a
+"""Barriers of the transposed main loop: NOTE [turns of the transposed loop] An mbarrier for each arrow between the loading warp and the multiplying warps: a
 stage of Q (with LSE, and the step's block in the entry buffer) or of dO (with delta) is full, or empty. Step i uses
-stage i % stages for the (i // stages)-th time, which by parity is the phase of `full` that it waits for. Persistent CTAs
-count steps over tiles, and have more of them: K and V are empty, when a tile's products have read them; half of the
-entry buffer is empty, when all warps that read it have done a window's steps; an announced tile is full, or empty, when
-they have read it. Named barriers
+stage i % stages for the (i // stages)-th time, which by parity is the phase of `full` that it waits for. Named barriers
 between a warpgroup and the dQ warp: the warpgroup's buffer of dQ is full, or empty; and between the
 warpgroups: dS of a step is in shared memory.
+Persistent CTAs count steps over tiles, and have more mbarriers: K and V are empty when a tile's products have read
+them; half of the entry buffer is full, or empty, when all warps that read it have done its steps; an announced tile is
+full, or empty when they have read it; the next one is due.
 """
 
 from enum import IntEnum
@@ -35,10 +33,12 @@ def barrier_table(tiling: Tiling) -> dict[str, tuple[int, int]]:
         "do_empty": (tiling.stages, tiling.reading_warps),
     }
     if tiling.persistent:
-        readers = tiling.reading_warps + 1
+        readers = tiling.reading_warps + 3  # the dQ warp and the loading ones
         found |= {
             "keys_empty": (1, tiling.reading_warps),
+            "entries_full": (2, 1),
             "entries_empty": (2, readers),
+            "tile_due": (1, 1),
             "tile_full": (TILE_STAGES, 1),
             "tile_empty": (TILE_STAGES, readers),
         }
@@ -95,6 +95,22 @@ def arrive_empty(empty: cute.Pointer, step: Int32, stages: cutlass.Constexpr) ->
     cute.arch.sync_warp()
     if cute.arch.lane_idx() == 0:
         cute.arch.mbarrier_arrive(empty + stage_of(step, stages))
+
+
+@cute.jit
+def await_window(w, entry: Int32, part: Int32) -> None:
+    """Waits for the window of an entry, if it begins with the entry, whose first part this is."""
+    if (stage_of(entry, HALF) == 0) & (part == 0):
+        await_full(w.entries_full, window_of(entry), 2)
+
+
+@cute.jit
+def say_due(w, entry: Int32, following: Int32) -> None:
+    """The warp that loads Q, before it loads an entry or a run: lets the scheduling warp take the next tile, if few are
+    left. following: the entry behind them."""
+    due = cutlass.max(w.end_entry - 1, w.first_entry + 1)
+    if (entry < due) & (following >= due):
+        arrive_empty(w.tile_due, Int32(0), 1)
 
 
 def window_of(entry: Int32) -> Int32:
