@@ -209,6 +209,7 @@ def flex(inputs: Inputs) -> Call:
     from torch.nn.attention.flex_attention import flex_attention
 
     torch._dynamo.config.cache_size_limit = 64
+    torch._functorch.config.donated_buffer = False  # a backward pass is timed several times
     blocks = block_mask_of(inputs.mask)
     attend = torch.compile(flex_attention) if ON_GPU else flex_attention
     return lambda: attend(inputs.q, inputs.k, inputs.v, block_mask=blocks, enable_gqa=True)
