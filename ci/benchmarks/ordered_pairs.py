@@ -1,21 +1,18 @@
 """Ordered adds of the backward pass beside atomic ones on a Hopper GPU, by the number of concurrent pairs and by the
 order.
 
-    python ci/benchmarks/ordered_pairs.py [--out FILE.json] [--seconds 90] [--only "full 8192 256"] [--before FILE.py]
+    python ci/benchmarks/ordered_pairs.py [--out FILE.json] [--seconds 90] [--only "full 8192 256"]
     python ci/benchmarks/ordered_pairs.py --dry        tiny problems on the emulated GPU
 
 "default pN" is the order of the lists' builder with N concurrent pairs, "planned pN" that of `least_blocking` for N;
-"default" and "planned" have the pairs that the launcher and the planner choose. --before: a file with another
-`add_dq_of_group` for head dim 256; "before" then is a pass by it, under the order that a plan had before its rows
-stayed in halved lists. All ways of a row are measured in turn, the median of ROUNDS counts, of the main kernel and of
-the whole pass; ordered gradients must have the same bits in five calls. Exits with 1 where they have not, or where
-gradients differ from the atomic ones.
+"default" and "planned" have the pairs that the launcher and the planner choose. All ways of a row are measured in turn,
+the median of ROUNDS counts, of the main kernel and of the whole pass; ordered gradients must have the same bits in five
+calls. Exits with 1 where they have not, or where gradients differ from the atomic ones.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import multiprocessing
 import os
@@ -36,18 +33,15 @@ import torch  # noqa: E402
 from blocksparse_entry import difference  # noqa: E402
 from blocksparse_masks import Entry, blocks_of, operands  # noqa: E402
 
-from kernels.blocksparse.backward import dq_accumulator  # noqa: E402
 from kernels.blocksparse.compile import runtime  # noqa: E402
 from kernels.blocksparse.launch import backward as launch_backward  # noqa: E402
 from kernels.blocksparse.launch import forward as launch  # noqa: E402
 from kernels.blocksparse.lists.halves import halve_keys  # noqa: E402
 from kernels.blocksparse.lists.types import BlockSparse  # noqa: E402
-from kernels.blocksparse.planner.cost_model import Costs  # noqa: E402
 from kernels.blocksparse.planner.planner import least_blocking  # noqa: E402
-from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant  # noqa: E402
+from kernels.blocksparse.spec.variant import Variant  # noqa: E402
 
 HEADS, ROUNDS, WARM, DISAGREE = 16, 12, 2, 0.02
-BEFORE = Injection("before", {"release": dq_accumulator.release})  # by its name another build
 
 
 @dataclass(frozen=True)
@@ -95,10 +89,9 @@ class Way:
     blocks: BlockSparse
     ordered: bool
     pairs: int | None = None
-    injection: Injection = NO_INJECTION
 
 
-def ways_of(row: Row, blocks: BlockSparse, before: bool) -> dict[str, Way]:
+def ways_of(row: Row, blocks: BlockSparse) -> dict[str, Way]:
     """Ways by name; lists are as the operator has them at this head dim."""
 
     def halved(lists: BlockSparse) -> BlockSparse:
@@ -109,16 +102,6 @@ def ways_of(row: Row, blocks: BlockSparse, before: bool) -> dict[str, Way]:
     if not launch_backward.in_step(blocks, row.dim):
         plan = least_blocking(blocks, **of)
         found[f"planned ({plan.pairs}, {plan.chosen[0]})"] = Way(halved(plan.blocks), True)
-    if before and row.dim > 128:
-        lists = blocks
-        if not launch_backward.in_step(blocks):  # rows of the plan were not those of the halves, nor were its costs
-            lists = replace(least_blocking(blocks, **of, costs=Costs(), slots=264).blocks, merged=True)
-        pairs = launch_backward.L2_BYTES // launch_backward.unit_bytes(row.tokens, 1, row.dim)
-        fixed = None if lists.schedule.pairs else launch_backward.even_share(HEADS * row.batch, pairs)
-        found["before"] = Way(halved(lists), True, fixed, BEFORE)
-        if lists is not blocks:
-            found["before, rows kept"] = Way(halved(replace(lists, merged=False)), True, fixed, BEFORE)
-        found["before's order"] = Way(halved(lists), True, fixed)
     found |= {f"default p{pairs}": Way(default, True, pairs) for pairs in row.default}
     for pairs in row.planned:
         found[f"planned p{pairs}"] = Way(halved(least_blocking(blocks, **of, pairs=pairs).blocks), True)
@@ -146,33 +129,30 @@ class Passes:
             *gradients, self.q, self.k, self.v, self.o, self.lse, self.do, self.sequences, way.blocks, workspace,
             scale=self.scale, deterministic=way.ordered, pairs=way.pairs, products="wgmma",
         )  # fmt: skip
-        return [(v, values, way.injection if v.kind == "backward" else NO_INJECTION) for v, values in found], [
-            *gradients,
-            workspace,
-        ]
+        return found, [*gradients, workspace]
 
     def run(self, launches: list[Any]) -> tuple[float, float]:
         """Milliseconds of the main kernel and of the whole pass."""
         device = self.q.device
         if device.type != "cuda":
             began = time.perf_counter()
-            for variant, values, injection in launches:
-                runtime.launch(variant, device, values, injection)
+            for variant, values in launches:
+                runtime.launch(variant, device, values)
             return (1e3 * (time.perf_counter() - began),) * 2
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
         torch.cuda._sleep(500_000)  # until the host has queued them all
         marks[0].record()
-        for mark, (variant, values, injection) in zip(marks[1:], launches, strict=True):
-            runtime.launch(variant, device, values, injection)
+        for mark, (variant, values) in zip(marks[1:], launches, strict=True):
+            runtime.launch(variant, device, values)
             mark.record()
         torch.cuda.synchronize()
         return marks[1].elapsed_time(marks[2]), marks[0].elapsed_time(marks[3])
 
 
-def measured(row: Row, entry: Entry, before: bool) -> dict[str, Any]:
+def measured(row: Row, entry: Entry) -> dict[str, Any]:
     """Times of all ways of a row, and what is wrong."""
     blocks, cuda = blocks_of(entry), entry.device == "cuda"
-    passes, ways, made, wrong = Passes(entry, blocks), ways_of(row, blocks, before), {}, []
+    passes, ways, made, wrong = Passes(entry, blocks), ways_of(row, blocks), {}, []
     expected = None
     for name, way in ways.items():
         made[name] = launches, gradients = passes.launches(way)
@@ -197,42 +177,25 @@ def measured(row: Row, entry: Entry, before: bool) -> dict[str, Any]:
     return {"row": row.name, "batch": row.batch, "pairs": pairs, "main_ms": main, "ms": whole, "wrong": wrong}
 
 
-def builds(rows: list[Row], before: bool) -> list[tuple[Variant, Injection]]:
+def builds(rows: list[Row]) -> list[Variant]:
     """The kernels that are needed, each once."""
-    found: dict[tuple[Variant, Injection], None] = {}
+    found: dict[Variant, None] = {}
     for row in rows:
         kind = "band" if row.mask in ("causal", "window") else "none"
         dim, tile_n = row.dim, 64 if row.dim > 128 else 128
         variants = [Variant("forward", "bfloat16", dim, 128, 128, kind), Variant("preprocess", "bfloat16", dim, 128)]
         for ordered in (False, True):
-            main = Variant("backward", "bfloat16", dim, 128, tile_n, kind, ordered, False, "wgmma")
-            variants.append(main)
-            if ordered and before and dim > 128:
-                found[main, BEFORE] = None
+            variants.append(Variant("backward", "bfloat16", dim, 128, tile_n, kind, ordered, False, "wgmma"))
         variants.append(Variant("postprocess", "bfloat16", dim, 128, tile_n, products="wgmma"))
-        found |= dict.fromkeys((variant, NO_INJECTION) for variant in variants)
-    return sorted(found, key=lambda one: one[0].kind != "backward")
+        found |= dict.fromkeys(variants)
+    return sorted(found, key=lambda one: one.kind != "backward")
 
 
-def build(folder: str, arch: str, before: Path | None, one: tuple[Variant, Injection]) -> None:
+def build(folder: str, arch: str, variant: Variant) -> None:
     """Compiles in a process of its own."""
-    from kernels.blocksparse.backward.by_gradient import kernel
     from kernels.blocksparse.compile.build import export
 
-    variant, injection = one
-    now = kernel.add_dq_of_group
-    if injection.name == BEFORE.name:
-        assert before is not None
-        spec = importlib.util.spec_from_file_location("dq_warps_before", before)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["dq_warps_before"] = module
-        spec.loader.exec_module(module)
-        kernel.add_dq_of_group = module.add_dq_of_group
-    try:
-        export(variant, arch, folder, injection)
-    finally:
-        kernel.add_dq_of_group = now
+    export(variant, arch, folder)
 
 
 def table(row: dict[str, Any]) -> str:
@@ -253,7 +216,6 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=90, help="begin no row after so many")
     parser.add_argument("--only", nargs="*", help="rows whose name has one of these")
     parser.add_argument("--dry", action="store_true", help="on the emulated GPU, tiny")
-    parser.add_argument("--before", type=Path, help="a file with another add_dq_of_group")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     began = time.monotonic()
@@ -270,7 +232,7 @@ def main() -> int:
             entry = row.entry
             if options.dry:
                 entry = replace(entry, tokens=256, heads_q=1, heads_kv=1, batch=1, device="emulator")
-            found.append(measured(row, entry, options.before is not None))
+            found.append(measured(row, entry))
             print(table(found[-1]), flush=True)
             if options.out:
                 options.out.write_text(json.dumps({"device": device, "rows": found}, indent=1) + "\n")
@@ -279,7 +241,7 @@ def main() -> int:
         from fuzz.targets.blocksparse.devices import connect, emulated
 
         global HEADS
-        HEADS, options.before = 1, None
+        HEADS = 1
         connect("emulator")
         emulated().blind = True  # atomic adds in no fixed order are what is measured, not a finding
         rows = [replace(row, tokens=256, batch=1) for row in rows]
@@ -288,7 +250,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             arch = runtime.arch_of(torch.device("cuda", 0))
             with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
-                list(pool.map(partial(build, folder, arch, options.before), builds(rows, options.before is not None)))
+                list(pool.map(partial(build, folder, arch), builds(rows)))
             print(f"built in {time.monotonic() - began:.0f} s", flush=True)
             with runtime.use_source(runtime.artifact_source(folder)):
                 all_rows()

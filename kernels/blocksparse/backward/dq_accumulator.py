@@ -15,7 +15,7 @@ block (n, m) waits until it equals the block's lock, adds, and releases it by ad
 order (`WriteOrder`), and CTAs take their places in launch order from a tile counter, so the oldest resident CTA never
 waits: it ends with any number of resident CTAs. A wrong lock, a missed release or a semaphore that is not zero hangs
 the kernel, or lets two adds of one tile race. Head dim 256 on Hopper has several semaphores for each: NOTE [ordered
-adds of two warps] of by_gradient/dq_warps.py.
+adds of three warps] of by_gradient/dq_warps.py.
 """
 
 from typing import Any, NamedTuple

@@ -168,9 +168,9 @@ def arch_for_products(products: str, arch: str) -> str:
 
 
 def semaphores_of_tile(tile_m: int, dim_padded: int) -> int:
-    """Semaphores of each dQ tile: one, or at head dim 256 one for each step of 64 queries and half of the columns, of
-    which the kernels by mma.sync use the first. NOTE [ordered adds of two warps] of backward/by_gradient/dq_warps.py"""
-    return tile_m // 64 * 2 if dim_padded == PADDED_DIMS[-1] else 1
+    """Semaphores of each dQ tile: one, or at head dim 256 three for each step of 64 queries, of which the kernels by
+    mma.sync use the first. NOTE [ordered adds of three warps] of backward/by_gradient/dq_warps.py"""
+    return tile_m // 64 * 3 if dim_padded == PADDED_DIMS[-1] else 1
 
 
 def padded_dim(dim: int) -> int:

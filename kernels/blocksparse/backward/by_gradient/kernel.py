@@ -10,14 +10,15 @@ thread, whatever the split. Here one warpgroup has all of dV, and S and P before
 dS before it. So P and dS are operand A of dV and dK from the registers in which they were computed, an instruction has
 all 256 columns, and no product of 64 x 64 is split among warpgroups, which would read an operand twice. What the two
 exchange, by shared memory, is P, in float32, and dS, which dQ needs: mainloop.py. Of the third warpgroup one warp
-loads (transposed/loads.py) and two add dQ in memory, one for each multiplying warpgroup (dq_warps.py).
+loads (transposed/loads.py) and two add dQ in memory, one for each multiplying warpgroup, or three in order
+(dq_warps.py).
 """
 
 from types import SimpleNamespace
 
 from cutlass import Float32, Int32, Int64, cute
 
-from kernels.blocksparse.backward.by_gradient.dq_warps import add_dq_of_group
+from kernels.blocksparse.backward.by_gradient.dq_warps import add_dq
 from kernels.blocksparse.backward.by_gradient.mainloop import GROUP_OF_DK, GROUP_OF_DV, loop_of_dk, loop_of_dv
 from kernels.blocksparse.backward.mainloop_mma import Work
 from kernels.blocksparse.backward.mma import accumulator, staged_layout
@@ -47,8 +48,8 @@ class GradientGroups(TileBackward):
             cute.arch.setmaxregister_decrease(REGISTERS[0])
             if warp == 0:
                 self.load(w, head_kv, row)
-            elif warp <= GROUPS:
-                add_dq_of_group(w, warp - 1)
+            else:
+                add_dq(w, warp - 1)
         else:
             group = warp // (WARPGROUP // 32) - 1
             if group == GROUP_OF_DV:

@@ -42,17 +42,19 @@ from kernels.blocksparse.common.layouts import as_operand_a, rows_columns
 from kernels.blocksparse.common.mask_words import branch
 
 GROUP_OF_DV, GROUP_OF_DK = 0, 1
+PIECES = 2  # of a warpgroup's dQ of a step, DQ_COLUMNS each
 VECTOR = 4  # floats that a thread writes and reads at once
 AT_ONCE = 16  # values of P that a thread reads before it multiplies them
 
 
 class Barrier(IntEnum):
     """Named barriers beside those of `DqBarrier`: P and dS are in shared memory; dS is, for the warpgroup that wrote
-    it."""
+    it; where adds are ordered, the first of one for each warpgroup: its buffer has a step's last piece."""
 
     P = 6
     DS = 7
     OWN_DS = 8
+    LAST = 9
 
 
 @cute.jit
@@ -152,7 +154,8 @@ def hand_over_dq(w, rdQ: cute.Tensor, piece: cutlass.Constexpr) -> None:
     )
     cute.autovec_copy(here, there)
     publish()
-    turns.arrive_dq(DqBarrier.FULL, w.group)
+    last = cutlass.const_expr(w.variant.deterministic and piece == PIECES - 1)
+    turns.arrive_dq(int(Barrier.LAST if last else DqBarrier.FULL), w.group)
 
 
 @cute.jit
