@@ -24,6 +24,14 @@ from fuzz.targets.triton_emulated import EmulatedTriton
 from kernels.blocksparse.spec.variant import NO_INJECTION, arch_for_products
 
 LISTS_SECONDS = 10.0  # of a case that makes lists alone, with what is compiled
+# Mutants of kernels that the selected branch launches on a Hopper GPU only: tensors of a CPU take products by mma.sync
+# (`kernels.blocksparse.launch.backward.fastest_products`), beside which no dQ is separate.
+HOPPER_ALONE = frozenset(
+    {
+        *("dq_statistics_exchanged", "dq_tail_keys_not_masked", "dq_keys_released_when_scored", "dq_not_scaled"),
+        *("queries_released_when_scored", "sums_added_before_they_are_there"),
+    }
+)
 
 
 class EmulatedNativeSparse(EmulatedTriton, BundledNativeSparse):
@@ -39,6 +47,8 @@ class EmulatedNativeSparse(EmulatedTriton, BundledNativeSparse):
         """See Target."""
         if cuda_present():
             return "kernels run on the GPU where there is one"
+        if self.mutant in HOPPER_ALONE:
+            return "changes kernels that only a Hopper GPU launches"
         return super().missing()
 
     def draw_long_lists(self, draw: random.Random, repeats: int) -> Case | None:

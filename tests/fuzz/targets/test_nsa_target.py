@@ -9,6 +9,7 @@ from fuzz.core.case import Case, Inputs, Storage
 from fuzz.core.refusal import refusal
 from fuzz.judging.judge import execute
 from fuzz.script import write_script
+from fuzz.targets.nsa import emulated
 from fuzz.targets.registry import load
 from oracles.native_sparse.problem import NativeSparse
 
@@ -48,6 +49,15 @@ def test_what_the_kernel_does_not_take_is_declared(changes):
     target = load("nsa", device="emulator")
     assert refusal(target, Case("nsa", P)) is None
     assert refusal(target, Case("nsa", P.edited(**changes))) is not None
+
+
+def test_mutants_of_kernels_that_only_hopper_launches_cannot_be_looked_for_elsewhere(monkeypatch):
+    from kernels.mutants.nsa.table import MUTANTS
+
+    monkeypatch.setattr(emulated, "cuda_present", lambda: False)
+    missing = {name: load(f"nsa!{name}", device="emulator").missing() for name in MUTANTS}
+    of_hopper = {name for name, mutant in MUTANTS.items() if "on Hopper" in mutant.summary}
+    assert of_hopper and {name for name, why in missing.items() if why and "only a Hopper GPU" in why} == of_hopper
 
 
 def test_the_script_makes_the_call():
