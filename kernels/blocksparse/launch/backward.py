@@ -365,8 +365,10 @@ def backward_launches(
     pairs: int | None = None,
     tuning: tuple[tuple[str, int], ...] = (),
     products: str | None = None,
+    resident: int | None = None,
 ) -> list[tuple[Variant, Values]]:
-    """The kernels to launch, in order, each with its values by name; without those that have nothing to do."""
+    """The kernels to launch, in order, each with its values by name; without those that have nothing to do. resident:
+    CTAs of a persistent backward kernel; None: `resident_ctas`."""
     operands = {"q": q, "k": k, "v": v, "o": o, "do": do, "dq": dq, "dk": dk, "dv": dv}
     for name, x in operands.items():
         if not fits(x):
@@ -434,7 +436,7 @@ def backward_launches(
             "merged": int(blocks.merged),
             "schedule": SCHEDULES[kind],
             "pairs": pairs or concurrent_pairs(q, k, blocks, deterministic, group_split),
-            "resident": resident_ctas(q),
+            "resident": resident_ctas(q, blocks, deterministic) if resident is None else resident,
             "scale": scale,
             "cap": 0.0 if softcap is None else softcap,
         }
@@ -454,8 +456,11 @@ def backward_launches(
     return launches
 
 
-def resident_ctas(q: Tensor) -> int:
-    """CTAs of a persistent kernel of the backward pass: one on each SM of q's device."""
+def resident_ctas(q: Tensor, blocks: BlockSparse, deterministic: bool) -> int:
+    """CTAs of a persistent kernel of the backward pass: one on each SM of q's device; or as many as there are tiles,
+    where ordered adds are faster so (docs/performance/log.md): beyond head dim 64, and for rows that are alike."""
+    if deterministic and (q.shape[-1] > 64 or blocks.schedule.alike):
+        return INT32_MAX
     return multiprocessors(q.device) if q.device.type == "cuda" else EMULATED
 
 
@@ -487,7 +492,7 @@ def dq_values(
         "heads_kv": k.shape[-2],
         "m_blocks": blocks.m_blocks,
         "dim": q.shape[-1],
-        "resident": min(tiles, resident_ctas(q)),
+        "resident": min(tiles, resident_ctas(q, blocks, False)),
         "scale": scale,
         "cap": 0.0 if softcap is None else softcap,
     }
