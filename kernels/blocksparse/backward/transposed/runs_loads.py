@@ -6,13 +6,11 @@ NOTE [pieces] Of a window of entries, RUN_TILES adjacent tiles that are neither 
 are one piece, of steps of 80 queries; any other tile is a piece of steps of 64. Descending ones, which planned orders
 have, are written in ascending order. `Block.slot`, which such tiles have no use for, is -1 in the first of a run.
 
-NOTE [ordered runs] A step of 80 queries may lie in two tiles, each with a semaphore. Where the second one's has its
-rank before the step's dQ is there, the step is added at once, and the first tile is released when all of it is
-complete, as a tile is that ends with its step: NOTE [ordered bulk adds] of dq_warp.py. Otherwise what belongs to the
-first tile is added, and the second one looked at again; where it still has to be waited for, the first tile's adds are
-completed and it is released before: a CTA that waits keeps no other waiting for adds that it has long issued.
-A tile that begins with a step is acquired before the step's dQ is there too: multiplying warps wait for their buffers,
-which should take no more than being read.
+NOTE [ordered runs] A step of 80 queries may lie in two tiles, each with a semaphore. What belongs to the first one is
+added first. Where the second one's semaphore has its rank by then, the rest is added at once, and the first tile is
+released when all of it is complete, as a tile is that ends with its step: NOTE [ordered bulk adds] of dq_warp.py.
+Otherwise the first tile's adds are completed and it is released, and only then the second tile's semaphore is waited
+for: a CTA that waits keeps no other waiting for adds that it has long issued.
 """
 
 from typing import NamedTuple
@@ -190,22 +188,21 @@ def add_dq_of_pieces(w) -> None:
     for group in cutlass.range_constexpr(GROUPS):
         turns.arrive_dq(DqBarrier.EMPTY, group)
     while entry < w.end_entry:
-        opened = Int32(1)
-        if cutlass.const_expr(ordered):
-            turns.await_window(w, entry, part)
-            opened = acquire_ahead(w, entry, part)
         for group in cutlass.range_constexpr(GROUPS):
             turns.await_dq(DqBarrier.FULL, group)
             step = step_at(w, entry, part)
+            if cutlass.const_expr(ordered and group == 0):  # noqa: SIM102 (one is for the compiler)
+                if step.offset == 0:
+                    acquire(w, block_at(w.storage.sEntries, entry + step.tile))
             if cute.arch.lane_idx() == 0:
                 add_first(w, step, group)
-                if opened != 0:
+                if cutlass.const_expr(not ordered):
                     add_rest(w, step, group)
             cute.arch.cp_async_bulk_commit_group()
         ended = ended_step(part + 1, step.parts)
         released = Int32(0)
         if cutlass.const_expr(ordered):
-            released = cross(w, entry, step, opened, ended == part)
+            released = cross(w, entry, step, ended == part)
         part += 1
         following = entry
         if part == step.parts:
@@ -224,27 +221,12 @@ def add_dq_of_pieces(w) -> None:
 
 
 @cute.jit
-def acquire_ahead(w, entry: Int32, part: Int32) -> Int32:
-    """Ordered adds, before a step's dQ is there: acquires the tile that begins with the step. Of a step that lies in
-    two tiles, 1 where the second one is acquired, in the lane that adds: it is not waited for."""
-    opened, step = Int32(0), step_at(w, entry, part)
-    if step.offset == 0:
-        acquire(w, block_at(w.storage.sEntries, entry + step.tile))
-    if (cute.arch.lane_idx() == 0) & (step.here(w.tiling.tile_m) < step.rows):
-        opened = Int32(is_open(w, block_at(w.storage.sEntries, entry + step.tile + 1)))
-        cute.arch.fence_proxy("async.global")
-    cute.arch.sync_warp()
-    return opened
-
-
-@cute.jit
-def cross(w, entry: Int32, step: Step, opened: Int32, ends: cutlass.Boolean) -> Int32:
-    """Ordered adds: the rest of a step that lies in two tiles, NOTE [ordered runs], unless it has been added as the
-    second one was `opened`. 1 where that has released the first one, in the lane that adds. ends: whether the first one
-    has no adds to come."""
+def cross(w, entry: Int32, step: Step, ends: cutlass.Boolean) -> Int32:
+    """Ordered adds: the rest of a step that lies in two tiles, NOTE [ordered runs]. 1 where that has released the first
+    one, in the lane that adds. ends: whether the first one has no adds to come."""
     released = Int32(0)
     if step.here(w.tiling.tile_m) < step.rows:
-        if (cute.arch.lane_idx() == 0) & (opened == 0):
+        if cute.arch.lane_idx() == 0:
             first, second = (block_at(w.storage.sEntries, entry + step.tile + i) for i in range(2))
             if not is_open(w, second):
                 if ends:
