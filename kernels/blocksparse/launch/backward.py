@@ -459,8 +459,6 @@ def backward_launches(
 def resident_ctas(q: Tensor, blocks: BlockSparse, deterministic: bool) -> int:
     """CTAs of a persistent kernel of the backward pass: one on each SM of q's device; or as many as there are tiles,
     where ordered adds are faster so (docs/performance/log.md): beyond head dim 64, and for rows that are alike."""
-    if deterministic and (q.shape[-1] > 64 or blocks.schedule.alike):
-        return INT32_MAX
     return multiprocessors(q.device) if q.device.type == "cuda" else EMULATED
 
 

@@ -75,7 +75,7 @@ def load_side(w, of_q: cutlass.Constexpr, step: Int32) -> Int32:
     operand, statistic, _, tiles, values, _, full, empty, _ = side_of(w, of_q)
     for entry in cutlass.range(w.first_entry, w.end_entry, unroll=1):
         turns.await_window(w, entry, Int32(0))
-        if cutlass.const_expr(of_q):
+        if cutlass.const_expr(of_q and not w.variant.deterministic):
             turns.say_due(w, entry, entry + 1)
         block = block_at(w.storage.sEntries, entry)
         for part in cutlass.range(steps, unroll=1):
@@ -83,6 +83,8 @@ def load_side(w, of_q: cutlass.Constexpr, step: Int32) -> Int32:
             load_step(w, operand, statistic, block, step, tiles, values, full)
             load_keys_behind(w, of_q, entry, part)
             step += 1
+        if cutlass.const_expr(of_q and w.variant.deterministic):
+            turns.say_due(w, entry, entry + 1)
         turns.end_window(w, entry + 1)
     return step
 

@@ -106,9 +106,11 @@ def await_window(w, entry: Int32, part: Int32) -> None:
 
 @cute.jit
 def say_due(w, entry: Int32, following: Int32) -> None:
-    """The warp that loads Q, before it loads an entry or a run: lets the scheduling warp take the next tile, if few are
-    left. following: the entry behind them."""
+    """The warp that loads Q, about an entry or a run: lets the scheduling warp take the next tile, if few are left.
+    following: the entry behind them."""
     due = cutlass.max(w.end_entry - 1, w.first_entry + 1)
+    if cutlass.const_expr(w.variant.deterministic):
+        due = w.end_entry
     if (entry < due) & (following >= due):
         arrive_empty(w.tile_due, Int32(0), 1)
 
