@@ -67,6 +67,8 @@ class Tiling:
                  take whole steps in turns; 0: another loop
     runs         runs of unmasked tiles are worked through in steps of RUN_STEP queries: transposed/runs_kernel.py
     by_gradient  a transposed loop whose warpgroups have dV and dK: by_gradient/kernel.py
+    takes_late   persistent CTAs take the next tile when all steps of theirs are loaded: ordered adds beyond head dim
+                 64, where a tile that is taken early delays those that wait for it (docs/performance/log.md)
     """
 
     tile_m: int
@@ -89,6 +91,7 @@ class Tiling:
     step_groups: int = 0
     runs: bool = False
     by_gradient: bool = False
+    takes_late: bool = False
 
     @property
     def threads(self) -> int:
@@ -164,9 +167,10 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     """The tiling of a backward or postprocess variant on an arch such as "sm_90a".
 
     `variant.tuning` may set step_m, stages, stages_ds and wide_stores (0 or 1). By wgmma it may also set transposed: 0
-    asks for the straight loop where tiles have 128 keys; and runs: 0 asks for steps of 64 queries alone, 1 for runs whatever the mask. With the
-    straight loop it may set stages_p (1 or 2), for tiles of 64 keys, and, with ordered adds, releaser (0 or 1), for a
-    warp that releases the semaphores. By mma.sync it may set the m warps of each product: warps_s, warps_dkv, warps_dq.
+    asks for the straight loop where tiles have 128 keys; and runs: 0 asks for steps of 64 queries alone, 1 for runs
+    whatever the mask. With the straight loop it may set stages_p (1 or 2), for tiles of 64 keys, and, with ordered
+    adds, releaser (0 or 1), for a warp that releases the semaphores. By mma.sync it may set the m warps of each
+    product: warps_s, warps_dkv, warps_dq.
     Raises ValueError for a tiling that does not fit (registers and shared memory: NOTE [large dims]; warps; wgmma) and
     for unknown names.
     """
@@ -267,6 +271,7 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
         wgmma=True,
         transposed=True,
         runs=bool(runs) and variant.kind == "backward",
+        takes_late=variant.deterministic and dim > 64,
     )
 
 

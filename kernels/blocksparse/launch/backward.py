@@ -436,7 +436,7 @@ def backward_launches(
             "merged": int(blocks.merged),
             "schedule": SCHEDULES[kind],
             "pairs": pairs or concurrent_pairs(q, k, blocks, deterministic, group_split),
-            "resident": resident_ctas(q, blocks, deterministic) if resident is None else resident,
+            "resident": resident_ctas(q) if resident is None else resident,
             "scale": scale,
             "cap": 0.0 if softcap is None else softcap,
         }
@@ -456,9 +456,8 @@ def backward_launches(
     return launches
 
 
-def resident_ctas(q: Tensor, blocks: BlockSparse, deterministic: bool) -> int:
-    """CTAs of a persistent kernel of the backward pass: one on each SM of q's device; or as many as there are tiles,
-    where ordered adds are faster so (docs/performance/log.md): beyond head dim 64, and for rows that are alike."""
+def resident_ctas(q: Tensor) -> int:
+    """CTAs of a persistent kernel of the backward pass: one on each SM of q's device."""
     return multiprocessors(q.device) if q.device.type == "cuda" else EMULATED
 
 
@@ -490,7 +489,7 @@ def dq_values(
         "heads_kv": k.shape[-2],
         "m_blocks": blocks.m_blocks,
         "dim": q.shape[-1],
-        "resident": min(tiles, resident_ctas(q, blocks, False)),
+        "resident": min(tiles, resident_ctas(q)),
         "scale": scale,
         "cap": 0.0 if softcap is None else softcap,
     }

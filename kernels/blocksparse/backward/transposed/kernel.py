@@ -195,8 +195,8 @@ class TransposedBackward(BulkBackward):
 
     @cute.jit
     def store(self, w, mma: cute.TiledMma, rD: cute.Tensor, rows: tuple[cute.Pointer, Int64]) -> None:
-        """A warp stores its rows of dK or dV: NOTE [dK and dV]. rows: (address of the tile's first one, elements between
-        rows)."""
+        """A warp stores its rows of dK or dV: NOTE [dK and dV]. rows: (address of the tile's first one, elements
+        between rows)."""
         tile_n, dim, own = w.tiling.tile_n, w.tiling.dim, w.tiling.tile_n // WARPS
         warp = cute.arch.make_warp_uniform(w.thread // 32)
         sD = cute.make_tensor(w.storage.sdS.iterator, tile_layout(tile_n, dim))

@@ -2,9 +2,12 @@
 # mypy: ignore-errors
 """The loading warps of the transposed main loop: K and V, and Q with LSE and dO with delta of each step, by TMA.
 
-It reads the block lists too. A step's block is in the entry buffer when its Q is full: NOTE [entry buffer] Its lanes look up 32 entries at once. Half of the buffer is filled LATE entries after the other half
-has come into use: the dQ warp, which reads entries last, is at most two steps behind the step that is loaded. Persistent
-CTAs have a warp for it: NOTE [windows] of tile_scheduler.py.
+In a CTA with one tile one warp loads all, and reads the block lists too. A step's block is in the entry buffer when its
+Q is full: NOTE [entry buffer].
+
+NOTE [entry buffer] The warp's lanes look up 32 entries at once. Half of the buffer is filled LATE entries after the
+other half has come into use: the dQ warp, which reads entries last, is at most two steps behind the step that is
+loaded. Persistent CTAs have a warp for it: NOTE [windows] of tile_scheduler.py.
 """
 
 from typing import Any, NamedTuple
@@ -75,7 +78,7 @@ def load_side(w, of_q: cutlass.Constexpr, step: Int32) -> Int32:
     operand, statistic, _, tiles, values, _, full, empty, _ = side_of(w, of_q)
     for entry in cutlass.range(w.first_entry, w.end_entry, unroll=1):
         turns.await_window(w, entry, Int32(0))
-        if cutlass.const_expr(of_q and not w.variant.deterministic):
+        if cutlass.const_expr(of_q and not w.tiling.takes_late):
             turns.say_due(w, entry, entry + 1)
         block = block_at(w.storage.sEntries, entry)
         for part in cutlass.range(steps, unroll=1):
@@ -83,7 +86,7 @@ def load_side(w, of_q: cutlass.Constexpr, step: Int32) -> Int32:
             load_step(w, operand, statistic, block, step, tiles, values, full)
             load_keys_behind(w, of_q, entry, part)
             step += 1
-        if cutlass.const_expr(of_q and w.variant.deterministic):
+        if cutlass.const_expr(of_q and w.tiling.takes_late):
             turns.say_due(w, entry, entry + 1)
         turns.end_window(w, entry + 1)
     return step

@@ -38,8 +38,8 @@ ATOMS = 4  # of a thread's accumulator, for which LSE or delta is read at once: 
 
 @cute.jit
 def mainloop_transposed(w, step: Int32) -> Int32:
-    """Runs all steps of a tile that has blocks: rdK and rdV, to which products are added, and dQ. step: those of earlier
-    tiles; returns how many there are now."""
+    """Runs all steps of a tile that has blocks: rdK and rdV, to which products are added, and dQ. step: those of
+    earlier tiles; returns how many there are now."""
     turns.await_keys(w)
     for entry in cutlass.range(w.first_entry, w.end_entry, unroll=1):
         for part in cutlass.range(w.tiling.steps, unroll=1):

@@ -43,7 +43,7 @@ def load_pieces(w, of_q: cutlass.Constexpr, step: Int32) -> Int32:
         block, following = block_at(w.storage.sEntries, entry), entry + 1
         if block.starts_run:
             following = entry + RUN_TILES
-        if cutlass.const_expr(of_q and not w.variant.deterministic):
+        if cutlass.const_expr(of_q and not w.tiling.takes_late):
             turns.say_due(w, entry, following)
         if block.starts_run:
             for part in cutlass.range(RUN_STEPS, unroll=1):
@@ -55,7 +55,7 @@ def load_pieces(w, of_q: cutlass.Constexpr, step: Int32) -> Int32:
                 load_step(w, of_q, block, part, step, False)
                 load_keys_behind(w, of_q, entry, part)
                 step += 1
-        if cutlass.const_expr(of_q and w.variant.deterministic):
+        if cutlass.const_expr(of_q and w.tiling.takes_late):
             turns.say_due(w, entry, following)
         turns.end_window(w, following)
         entry = following

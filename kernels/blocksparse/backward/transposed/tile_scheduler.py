@@ -3,11 +3,10 @@
 """The tiles of keys of a persistent CTA, one after the other.
 
 NOTE [tiles of keys] As many CTAs as the GPU runs at once take tiles in their order (`tile_iterator.Order`) by the tile
-counter, until all are taken; with atomic adds a CTA begins with the tile of its own number. Of ordered adds some launches
-have a CTA for each tile (`launch.backward.resident_ctas`): a tile that is taken early delays those that wait for it, and
-each CTA takes one. The scheduling warp takes a
-tile when the loading ones have come to the last blocks of the one before, and announces it in shared memory. Its first
-Q and dO, and then its K and V, are loaded while the multiplying warps are in the last steps, or store dK and dV.
+counter, until all are taken; with atomic adds a CTA begins with the tile of its own number. The scheduling warp takes a
+tile when the loading ones have come to the last blocks of the one before (`Tiling.takes_late`: when they have loaded
+them), and announces it in shared memory. Its first Q and dO, and then its K and V, are loaded while the multiplying
+warps are in the last steps, or store dK and dV.
 With ordered adds, a CTA waits for tiles of lower numbers only. Each of these has been taken, by a CTA whose tiles
 before it have lower numbers still, so the lowest tile that is not done waits for nothing: no wait is circular.
 Every role counts for itself what barriers take turns by: tiles, those that have blocks, windows of entries, and steps.
@@ -145,15 +144,11 @@ def announce(w, count: Int32) -> None:
 @cute.jit
 def next_number(w, first) -> Int32:
     """The number of a CTA's next tile, in one lane. NOTE [tiles of keys]"""
-    number, ctas, tiles = cute.arch.block_idx()[0], cute.arch.grid_dim()[0], tiles_of(w.counts)
+    number = cute.arch.block_idx()[0]
     if cutlass.const_expr(w.variant.deterministic):
-        # what is past the counter's first `tiles` numbers is no tile
-        if first | (ctas < tiles):
-            number = take_tile_number(w.order.tile_counter)
-        else:
-            number = tiles
+        number = take_tile_number(w.order.tile_counter)
     elif not first:
-        number = ctas + take_tile_number(w.order.tile_counter)
+        number = cute.arch.grid_dim()[0] + take_tile_number(w.order.tile_counter)
     return number
 
 

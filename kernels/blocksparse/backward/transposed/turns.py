@@ -1,12 +1,14 @@
 # CuTe DSL is traced: shapes and values have no static types
 # mypy: ignore-errors
-"""Barriers of the transposed main loop: NOTE [turns of the transposed loop] An mbarrier for each arrow between the loading warp and the multiplying warps: a
+"""Barriers of the transposed main loop: NOTE [turns of the transposed loop].
+
+NOTE [turns of the transposed loop] An mbarrier for each arrow between the loading warps and the multiplying warps: a
 stage of Q (with LSE, and the step's block in the entry buffer) or of dO (with delta) is full, or empty. Step i uses
 stage i % stages for the (i // stages)-th time, which by parity is the phase of `full` that it waits for. Named barriers
 between a warpgroup and the dQ warp: the warpgroup's buffer of dQ is full, or empty; and between the
 warpgroups: dS of a step is in shared memory.
 Persistent CTAs count steps over tiles, and have more mbarriers: K and V are empty when a tile's products have read
-them; half of the entry buffer is full, or empty, when all warps that read it have done its steps; an announced tile is
+them; half of the entry buffer is full, or empty when all warps that read it have done its steps; an announced tile is
 full, or empty when they have read it; the next one is due.
 """
 
@@ -109,7 +111,7 @@ def say_due(w, entry: Int32, following: Int32) -> None:
     """The warp that loads Q, about an entry or a run: lets the scheduling warp take the next tile, if few are left.
     following: the entry behind them."""
     due = cutlass.max(w.end_entry - 1, w.first_entry + 1)
-    if cutlass.const_expr(w.variant.deterministic):
+    if cutlass.const_expr(w.tiling.takes_late):
         due = w.end_entry
     if (entry < due) & (following >= due):
         arrive_empty(w.tile_due, Int32(0), 1)
