@@ -101,11 +101,6 @@ class Tiling:
         return THREADS + 128 * (self.wait_warp or self.transposed)
 
     @property
-    def registers(self) -> tuple[int, int]:
-        """Of a thread that multiplies, and of one of the other warpgroup, where there is one; launched with 168."""
-        return (232, 40) if self.persistent and self.dim <= 64 else (MMA_REGISTERS, SEMAPHORE_REGISTERS)
-
-    @property
     def persistent(self) -> bool:
         """True where a CTA takes one tile after the other: NOTE [tiles of keys] of transposed/tile_scheduler.py."""
         return self.transposed and not self.by_gradient

@@ -24,7 +24,7 @@ def add_dq_of_steps(w) -> None:
     """All steps of a tile that has blocks."""
     tiling, deterministic, ended_step = w.tiling, w.variant.deterministic, w.kernel.ended_step
     steps, share = tiling.steps, cutlass.const_expr(tiling.step_m * tiling.dim // GROUPS)
-    iterations = w.total * steps
+    iterations = (w.end_entry - w.first_entry) * steps
     for group in cutlass.range_constexpr(GROUPS):
         turns.arrive_dq(DqBarrier.EMPTY, group)
     for step in cutlass.range(iterations, unroll=1):

@@ -27,7 +27,7 @@ from kernels.blocksparse.backward.load import store_rows
 from kernels.blocksparse.backward.mainloop_mma import Work, sync_multiplying
 from kernels.blocksparse.backward.mma import accumulator, staged_layout
 from kernels.blocksparse.backward.tile_iterator import Counts, Lists, Order
-from kernels.blocksparse.backward.tiling import ENTRY_STAGES, TILE_STAGES, WARPS
+from kernels.blocksparse.backward.tiling import ENTRY_STAGES, MMA_REGISTERS, SEMAPHORE_REGISTERS, TILE_STAGES, WARPS
 from kernels.blocksparse.backward.transposed import dq_warp, loads, tile_scheduler, turns
 from kernels.blocksparse.backward.transposed.mainloop import mainloop_transposed
 from kernels.blocksparse.backward.transposed.query_words import LaneQueries
@@ -111,9 +111,8 @@ class TransposedBackward(BulkBackward):
     def roles(self, w) -> None:
         """The roles of the warps: NOTE [warpgroups]."""
         warp = cute.arch.make_warp_uniform(w.thread // 32)
-        multiplying, others = w.tiling.registers
         if warp < WARPGROUP // 32:
-            cute.arch.setmaxregister_decrease(others)
+            cute.arch.setmaxregister_decrease(SEMAPHORE_REGISTERS)
             if warp == 0:
                 self.load_tiles(w, True)
             elif warp == 1:
@@ -123,7 +122,7 @@ class TransposedBackward(BulkBackward):
             else:
                 tile_scheduler.schedule(w, self.look_up)
         else:
-            cute.arch.setmaxregister_increase(multiplying)
+            cute.arch.setmaxregister_increase(MMA_REGISTERS)
             self.multiply_tiles(Work(**{**w.__dict__, "thread": w.thread - WARPGROUP}))
 
     @cute.jit
@@ -144,10 +143,11 @@ class TransposedBackward(BulkBackward):
         """The dQ warp."""
         progress, more, add_dq = tile_scheduler.beginning(), Boolean(True), self.add_dq
         while more:
-            tile = tile_scheduler.take(w, progress.tiles)
+            tile = tile_scheduler.take(w, progress.tiles, releases=False)
             more = tile.batch >= 0
             if tile.total > 0:
-                add_dq(tile_scheduler.work_of(w, tile, progress))
+                add_dq(tile_scheduler.waiting_work_of(w, tile.total, progress))
+            turns.arrive_empty(w.tile_empty, progress.tiles, TILE_STAGES)
             progress = tile_scheduler.after(progress, tile, Int32(0))
 
     @cute.jit
