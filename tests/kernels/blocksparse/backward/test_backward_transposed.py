@@ -103,8 +103,8 @@ CUOBJDUMP = Path(find_spec("triton").origin).parent / "backends" / "nvidia" / "b
 @pytest.mark.parametrize(("dim", "mask", "deterministic"), covering([64, 128], MASKS, [False, True]))
 def test_products_run_beside_other_work_and_their_registers_are_not_spilled(dim, mask, deterministic, tmp_path):
     """ptxas names kernels whose wgmma it serialises: C7510 to C7514. The scheduling warp, which has the atomic add to
-    the tile counter, may spill: once for a tile and for each window. So may threads that multiply, once for a tile:
-    outside of the steps, which begin with the first product; and the dQ warp of ordered runs, which counts two tiles."""
+    the tile counter, may spill: once for a tile and for each window. So may threads that multiply, once for a tile,
+    outside of the steps, and the dQ warp of ordered runs, whose steps may lie in two tiles."""
     path = tmp_path / "kernel.ptx"
     of = variant(dim, mask, deterministic=deterministic)
     path.write_text(ptx_of(of, ARCH))
