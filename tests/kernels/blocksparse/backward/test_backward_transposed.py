@@ -341,7 +341,8 @@ def _goes_on() -> None:
     pass
 
 
-FEW_BLOCKS = Spec((130,), (900,), 2, 2, dim=128, tile_m=64, mask="window")
+FEW_BLOCKS = Spec((130,), (900,), 2, 2, tile_m=64, mask="window")
+MANY_BLOCKS = Spec((64 * 70,), (130,), 2, 1, tile_m=64, group_split=1)
 
 
 @pytest.mark.parametrize(
@@ -356,7 +357,7 @@ FEW_BLOCKS = Spec((130,), (900,), 2, 2, dim=128, tile_m=64, mask="window")
     ],
 )
 def test_planted_bugs_between_tiles_are_seen(bug, where, name, function, dim, monkeypatch):
-    spec = replace(FEW_BLOCKS, dim=dim)
+    spec = replace(MANY_BLOCKS if function is _windows_at_once else FEW_BLOCKS, dim=dim)
     monkeypatch.setattr(where, name, function)
     *_, reports = changed(monkeypatch, spec, resident_ctas=1)
     assert any(r.status == "deadlock" or r.findings for r in reports), bug
