@@ -436,7 +436,7 @@ def backward_launches(
             "merged": int(blocks.merged),
             "schedule": SCHEDULES[kind],
             "pairs": pairs or concurrent_pairs(q, k, blocks, deterministic, group_split),
-            "resident": resident_ctas(q) if resident is None else resident,
+            "resident": resident_ctas(q, blocks) if resident is None else resident,
             "scale": scale,
             "cap": 0.0 if softcap is None else softcap,
         }
@@ -456,8 +456,15 @@ def backward_launches(
     return launches
 
 
-def resident_ctas(q: Tensor) -> int:
-    """CTAs of a persistent kernel of the backward pass: one on each SM of q's device."""
+def resident_ctas(q: Tensor, blocks: BlockSparse) -> int:
+    """CTAs to launch of a persistent backward kernel, at most: one on each SM of q's device; or one for each tile,
+    where rows are alike. Persistent CTAs may go through such rows in step, all adding to the same tiles of dQ at a
+    time: docs/performance/log.md."""
+    return INT32_MAX if blocks.schedule.alike else one_on_each_sm(q)
+
+
+def one_on_each_sm(q: Tensor) -> int:
+    """CTAs that q's device runs at once, of a kernel that fills an SM with one."""
     return multiprocessors(q.device) if q.device.type == "cuda" else EMULATED
 
 
@@ -489,7 +496,7 @@ def dq_values(
         "heads_kv": k.shape[-2],
         "m_blocks": blocks.m_blocks,
         "dim": q.shape[-1],
-        "resident": min(tiles, resident_ctas(q)),
+        "resident": min(tiles, one_on_each_sm(q)),
         "scale": scale,
         "cap": 0.0 if softcap is None else softcap,
     }

@@ -32,6 +32,10 @@ from kernels.blocksparse.backward.mainloop_mma import release
 from kernels.blocksparse.backward.tiling import HALF, SHARED_MEMORY, choose_tiling
 from kernels.blocksparse.backward.transposed import kernel, loads, runs_loads, tile_scheduler, turns
 from kernels.blocksparse.compile.build import build
+from kernels.blocksparse.launch.backward import resident_ctas
+from kernels.blocksparse.launch.forward import EMULATED
+from kernels.blocksparse.lists.bands import band
+from kernels.blocksparse.lists.builder import dense
 from kernels.blocksparse.lists.types import BlockSparse
 from kernels.blocksparse.lists.write_order import with_order
 from kernels.blocksparse.spec.signature import ordered
@@ -369,6 +373,12 @@ def test_persistent_ctas_compute_what_a_cta_for_each_tile_does(name):
     one, many = (check(SPECS[name], resident_ctas=count) for count in (1, 40))
     for gradient in ("dk", "dv", *["dq"] * SPECS[name].deterministic):
         assert torch.equal(one[gradient].nan_to_num(7.0), many[gradient].nan_to_num(7.0))
+
+
+def test_rows_that_are_alike_have_a_cta_for_each_tile():
+    q = torch.empty(1, 512, 2, 128)
+    assert resident_ctas(q, dense(512, 512)) >= 512
+    assert resident_ctas(q, band(512, 512, 0, 0)) == EMULATED
 
 
 ORDERED = Spec((300, 130), (300, 140), 2, 1, dim=128, tile_m=128, mask="random", deterministic=True)
