@@ -378,7 +378,7 @@ def test_persistent_ctas_compute_what_a_cta_for_each_tile_does(name):
 def test_rows_that_are_alike_have_a_cta_for_each_tile():
     q = torch.empty(1, 512, 2, 128)
     assert resident_ctas(q, dense(512, 512)) >= 512
-    assert resident_ctas(q, band(512, 512, 0, 0)) == EMULATED
+    assert resident_ctas(q, band(512, 512, left=None, right=0)) == EMULATED
 
 
 ORDERED = Spec((300, 130), (300, 140), 2, 1, dim=128, tile_m=128, mask="random", deterministic=True)
