@@ -1,4 +1,4 @@
-"""The backward kernel: one CTA per tile of keys computes its dK and dV, and adds its share to dQ.
+"""The backward kernel: the CTA of a tile of keys computes its dK and dV, and adds its share to dQ.
 
     load K, V
     for each query head of the unit, for each listed block of queries, step by step:
