@@ -22,7 +22,6 @@ from compiled_triton import send_away
 
 from fuzz.process import fork_server
 from fuzz.process.imports import freeze, importing
-from fuzz.process.triton_mode import VARIABLE
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["ATTNFUZZ_LEDGER"] = "none"  # sessions of tests are in no ledger, but where a test says so
@@ -89,17 +88,6 @@ def _warm_servers() -> Iterator[None]:
         if warm_start.POSSIBLE:
             patch.setattr(fork_server, "start", warm_start.start)
         yield
-
-
-@pytest.fixture(autouse=True)
-def _triton_mode() -> Iterator[None]:
-    """Whether Triton interprets is not what the last test's target files asked for: kernels that are imported next
-    would be interpreted beside a Triton that compiles. Where Triton was imported in that mode, the mode stays."""
-    before, there = os.environ.get(VARIABLE), "triton" in sys.modules
-    yield
-    if there or "triton" not in sys.modules:
-        os.environ.pop(VARIABLE, None)
-        os.environ.update({} if before is None else {VARIABLE: before})
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -34,43 +33,17 @@ def test_stays(made):
     assert made == "1"
 """
 
-SET_BETWEEN = """
-import os
-import pytest
-
-def test_sets():
-    os.environ["TRITON_INTERPRET"] = "1"
-
-@pytest.mark.compiled_triton
-def test_sent():
-    assert "TRITON_INTERPRET" not in os.environ
-"""
-IMPORTED_BETWEEN = """
-import os
-import pytest
-
-def test_imports(monkeypatch):
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    import triton.language
-
-@pytest.mark.compiled_triton
-def test_sent():
-    from fuzz.process.triton_mode import interprets
-    import triton.language
-    assert not interprets()
-"""
-
 
 @pytest.fixture
 def run(tmp_path):
-    """One run of these tests where TRITON_INTERPRET has a value, or is not set."""
+    """One run of these four tests where TRITON_INTERPRET has a value, or is not set."""
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = compiled_triton\naddopts = -ra\ntimeout = 60\n")
     (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_it.py").write_text(TESTS)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment["PYTHONPATH"] = os.pathsep.join((str(Path(__file__).parent / "support"), *sys.path))
 
-    def run(value, tests=TESTS):
-        (tmp_path / "test_it.py").write_text(tests)
+    def run(value):
         environment.pop(VARIABLE, None)
         environment.update({VARIABLE: value} if value else {})
         done = warm_start.run(["-m", "pytest", "-p", "no:xdist", str(tmp_path)], cwd=tmp_path, env=environment)
@@ -89,12 +62,3 @@ def test_they_stay_where_nothing_interprets(run):
     out = run("")
     assert "2 failed, 1 passed, 1 skipped" in out  # of the two that fail one wants the interpreter
     assert "in a process of its own" not in out
-
-
-def test_a_test_before_them_may_set_the_mode_in_the_midst_of_a_run(run):
-    assert "2 passed" in run("", SET_BETWEEN)
-
-
-@pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
-def test_a_test_before_them_may_import_triton_in_that_mode(run):
-    assert "2 passed" in run("", IMPORTED_BETWEEN)

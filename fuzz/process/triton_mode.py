@@ -62,7 +62,7 @@ def missing(wanted: Mode) -> str | None:
     """Reason why kernels cannot run this way in this process, or None."""
     if find_spec("triton") is None:
         return "needs triton (pip install triton)"
-    if wanted == "emulated" and interprets():
+    if wanted == "emulated" and _interprets():
         return "needs Triton without its interpreter, which this process has; unset TRITON_INTERPRET"
     if wanted == "interpreted" and _chosen == "emulated":
         return "needs Triton's interpreter; the session runs Triton on the emulated GPU"
@@ -80,16 +80,6 @@ def mode_of(file: str) -> Mode | None:
     return "interpreted" if any(_imports_triton(node) for node in ast.walk(tree)) else None
 
 
-def interprets() -> bool:
-    """True if Triton was imported in this process so that it interprets."""
-    if (triton := sys.modules.get("triton")) is None or not hasattr(triton, "runtime"):
-        return False
-    from triton.language import standard
-    from triton.runtime.interpreter import InterpretedFunction
-
-    return isinstance(standard.zeros, InterpretedFunction)
-
-
 def _declared(files: Sequence[str]) -> Mode | None:
     """The mode that `files` need; None: they do not say. Raises TritonModeError."""
     names: dict[Mode, str] = {}
@@ -102,6 +92,16 @@ def _declared(files: Sequence[str]) -> Mode | None:
             "interpreter: a session has one of the two; run them one after the other"
         )
     return next(iter(names), None)
+
+
+def _interprets() -> bool:
+    """True if Triton was imported in this process so that it interprets."""
+    if (triton := sys.modules.get("triton")) is None or not hasattr(triton, "runtime"):
+        return False
+    from triton.language import standard
+    from triton.runtime.interpreter import InterpretedFunction
+
+    return isinstance(standard.zeros, InterpretedFunction)
 
 
 def _declares_emulated(node: ast.AST) -> bool:

@@ -1,43 +1,38 @@
 """Tests marked `compiled_triton` need Triton without its interpreter, which a process has or has not for its life.
 
-The kernels' own tests set TRITON_INTERPRET when they are collected; whatever loads a target file sets it amid
-a run. In a process with it, or whose Triton interprets, a marked test runs in a process of its own, which is one of
-pytest for this one test; elsewhere it runs as any other. This is decided when its turn comes, after what the tests
-before it did to the process. The plugin is part of tests/conftest.py.
+The kernels' own tests set TRITON_INTERPRET when they are collected. In a process with it, a marked test runs in a
+process of its own, which is one of pytest for this one test; elsewhere it runs as any other. The plugin is part of
+tests/conftest.py.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 
 import pytest
 import warm_start
 
-from fuzz.process.triton_mode import VARIABLE, interprets
+from fuzz.process.triton_mode import VARIABLE
 
 MARK = "compiled_triton"
 _SKIPPED = "SKIPPED ["
 
 
 def send_away(items: Iterable[pytest.Item]) -> None:
-    """Marked tests run, with their fixtures, in processes of their own where theirs interprets."""
+    """Marked tests of a process that interprets run, with their fixtures, in processes of their own."""
+    if os.environ.get(VARIABLE, "0") == "0":
+        return
     for item in items:
         if item.get_closest_marker(MARK):
-            item.setup = partial(_set_up, item, item.setup)  # type: ignore[method-assign]
-
-
-def _set_up(item: pytest.Item, set_up: Callable[[], None]) -> None:
-    if os.environ.get(VARIABLE, "0") == "0" and not interprets():
-        set_up()
-    else:
-        item.runtest = partial(_run_elsewhere, item)  # type: ignore[method-assign]
+            item.setup = lambda: None  # type: ignore[method-assign]
+            item.runtest = partial(_run_elsewhere, item)  # type: ignore[method-assign]
 
 
 def _run_elsewhere(item: pytest.Item) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environment.pop(VARIABLE, None)
+    environment.pop(VARIABLE)
     limit = float(item.config.getini("timeout") or 300)
     done = warm_start.run(
         ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", item.nodeid],
