@@ -22,9 +22,9 @@ class Backward(BackwardKernel):
         """An operand or a gradient as `kernel` takes it."""
         return operand(arguments, name)
 
-    def ctas(self, arguments: Any) -> Any:
-        """CTAs of a launch: one for each tile of keys."""
-        return arguments.batch * arguments.heads_kv * arguments.group_split * arguments.n_blocks
+    def ctas(self, tiles: Any, resident: Any) -> Any:
+        """CTAs of a launch over so many tiles of keys: one for each; resident is for persistent ones."""
+        return tiles
 
     @entry("backward")
     @cute.jit
@@ -82,7 +82,7 @@ class Backward(BackwardKernel):
             a.dim,
             factors,
         ).launch(
-            grid=[self.ctas(a), 1, 1],
+            grid=[self.ctas(a.batch * a.heads_kv * a.group_split * a.n_blocks, a.resident), 1, 1],
             block=[self.tiling.threads, 1, 1],
             stream=stream,
             min_blocks_per_mp=self.ctas_per_sm,

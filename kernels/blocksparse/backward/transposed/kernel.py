@@ -52,9 +52,9 @@ class TransposedBackward(BulkBackward):
         staticmethod(mainloop_transposed),
     )
 
-    def ctas(self, arguments) -> Int32:
-        """As many as the GPU runs at once, if there are so many tiles."""
-        return cutlass.min(super().ctas(arguments), arguments.resident)
+    def ctas(self, tiles: Int32, resident: Int32) -> Int32:
+        """As many as are resident, if there are so many tiles."""
+        return cutlass.min(tiles, resident)
 
     @cute.kernel
     def kernel(
