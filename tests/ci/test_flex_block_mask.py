@@ -7,7 +7,6 @@ import torch
 from torch.nn.attention.flex_attention import create_block_mask, create_mask
 
 from ci.benchmarks.flex_block_mask import block_mask_of
-from kernels.dynamic_mask import top_mask
 
 PARTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
 BY_KEYS = ("q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices")
@@ -22,8 +21,10 @@ def window(len_q, len_k):
 
 
 def largest(len_q, len_k):
-    scores = torch.rand(1, 1, 1, len_k, generator=torch.Generator().manual_seed(1))
-    return top_mask(scores, 9, len_q, causal="top_left")[0, 0]
+    scores = torch.rand(len_k, generator=torch.Generator().manual_seed(1)).expand(len_q, len_k)
+    allowed = causal(len_q, len_k)
+    best = scores.masked_fill(~allowed, -torch.inf).topk(min(9, len_k), 1).indices
+    return torch.zeros_like(allowed).scatter(1, best, True) & allowed
 
 
 def one_pair(len_q, len_k):
