@@ -365,10 +365,8 @@ def backward_launches(
     pairs: int | None = None,
     tuning: tuple[tuple[str, int], ...] = (),
     products: str | None = None,
-    resident: int | None = None,
 ) -> list[tuple[Variant, Values]]:
-    """The kernels to launch, in order, each with its values by name; without those that have nothing to do. resident:
-    CTAs of a persistent backward kernel; None: `resident_ctas`."""
+    """The kernels to launch, in order, each with its values by name; without those that have nothing to do."""
     operands = {"q": q, "k": k, "v": v, "o": o, "do": do, "dq": dq, "dk": dk, "dv": dv}
     for name, x in operands.items():
         if not fits(x):
@@ -436,7 +434,7 @@ def backward_launches(
             "merged": int(blocks.merged),
             "schedule": SCHEDULES[kind],
             "pairs": pairs or concurrent_pairs(q, k, blocks, deterministic, group_split),
-            "resident": resident_ctas(q, blocks) if resident is None else resident,
+            "resident": resident_ctas(q, blocks),
             "scale": scale,
             "cap": 0.0 if softcap is None else softcap,
         }

@@ -44,7 +44,7 @@ def load_all(w, head_kv: Int32, first_key: Int64) -> None:
 
 
 class Side(NamedTuple):
-    """What one of a persistent CTA's two loading warps loads: Q, LSE and K, or dO, delta and V.
+    """The tensors and mbarriers of a loading warp of a persistent CTA: those of Q, LSE and K, or of dO, delta and V.
 
     operand, statistic, keys   in global memory
     tiles, values, key_tile    where they go
@@ -77,7 +77,7 @@ def load_side(w, of_q: cutlass.Constexpr, step: Int32) -> Int32:
     steps, stages = w.tiling.steps, w.tiling.stages
     operand, statistic, _, tiles, values, _, full, empty, _ = side_of(w, of_q)
     for entry in cutlass.range(w.first_entry, w.end_entry, unroll=1):
-        turns.await_window(w, entry, Int32(0))
+        turns.await_window(w, entry)
         if cutlass.const_expr(of_q and not w.tiling.takes_late):
             turns.say_due(w, entry, entry + 1)
         block = block_at(w.storage.sEntries, entry)

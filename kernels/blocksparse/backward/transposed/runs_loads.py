@@ -39,7 +39,7 @@ def load_pieces(w, of_q: cutlass.Constexpr, step: Int32) -> Int32:
     """A loading warp's work for a tile of keys: as `load_side`."""
     entry = w.first_entry
     while entry < w.end_entry:
-        turns.await_window(w, entry, Int32(0))
+        turns.await_window(w, entry)
         block, following = block_at(w.storage.sEntries, entry), entry + 1
         if block.starts_run:
             following = entry + RUN_TILES

@@ -1,6 +1,6 @@
 # CuTe DSL is traced: shapes and values have no static types
 # mypy: ignore-errors
-"""What the backward kernels for sm_90a share that load by TMA and have a CTA for each tile of keys."""
+"""Base classes of the backward kernels for sm_90a: with operands that come by TMA, and with a CTA for each tile."""
 
 from types import SimpleNamespace
 
@@ -34,7 +34,7 @@ class BulkBackward(Backward):
 
 
 class TileBackward(BulkBackward):
-    """One with a CTA for each tile of keys; `roles` is a subclass's."""
+    """A kernel with a CTA for each tile of keys; a subclass has `roles`."""
 
     load = staticmethod(loads.load_all)
 

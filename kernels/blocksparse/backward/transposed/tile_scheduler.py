@@ -48,7 +48,7 @@ INTS = 9  # of an announced tile
 
 
 class Progress(NamedTuple):
-    """What a role has counted before its tile: tiles, tiles that have blocks, windows of entries, steps."""
+    """The counts of a role before its tile: tiles, tiles that have blocks, windows of entries, steps."""
 
     tiles: Int32
     loaded: Int32
@@ -57,7 +57,7 @@ class Progress(NamedTuple):
 
 
 def beginning() -> Progress:
-    """Before a CTA's first tile."""
+    """The progress before a CTA's first tile."""
     return Progress(*(Int32(0) for _ in Progress._fields))
 
 
@@ -69,7 +69,7 @@ def after(progress: Progress, tile: Tile, steps: Int32) -> Progress:
 
 
 def windows_of(total: Int32) -> Int32:
-    """Windows of so many entries: NOTE [entry buffer] of loads.py."""
+    """The number of windows of so many entries: NOTE [windows]."""
     return (total + HALF - 1) // HALF
 
 

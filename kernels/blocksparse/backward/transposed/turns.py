@@ -93,23 +93,23 @@ def await_empty(empty: cute.Pointer, step: Int32, stages: cutlass.Constexpr) -> 
 
 @cute.jit
 def arrive_empty(empty: cute.Pointer, step: Int32, stages: cutlass.Constexpr) -> None:
-    """A multiplying warp has read a step's stage."""
+    """Tells, for a warp, that it has read a step's stage."""
     cute.arch.sync_warp()
     if cute.arch.lane_idx() == 0:
         cute.arch.mbarrier_arrive(empty + stage_of(step, stages))
 
 
 @cute.jit
-def await_window(w, entry: Int32, part: Int32) -> None:
-    """Waits for the window of an entry, if it begins with the entry, whose first part this is."""
-    if (stage_of(entry, HALF) == 0) & (part == 0):
+def await_window(w, entry: Int32) -> None:
+    """Waits for the window of an entry, if the entry is the window's first one."""
+    if stage_of(entry, HALF) == 0:
         await_full(w.entries_full, window_of(entry), 2)
 
 
 @cute.jit
 def say_due(w, entry: Int32, following: Int32) -> None:
-    """The warp that loads Q, about an entry or a run: lets the scheduling warp take the next tile, if few are left.
-    following: the entry behind them."""
+    """The warp that loads Q lets the scheduling warp take the next tile, at an entry or a run behind which few entries
+    are left. following: the entry behind it."""
     due = cutlass.max(w.end_entry - 1, w.first_entry + 1)
     if cutlass.const_expr(w.tiling.takes_late):
         due = w.end_entry
@@ -131,7 +131,7 @@ def await_keys(w) -> None:
 
 @cute.jit
 def end_window(w, entry: Int32) -> None:
-    """A warp has done what it does with a tile's entries before this one: if that ends a window, it is empty."""
+    """Tells, for a warp, that a window is empty, if it ends before this entry: the warp is done with those before."""
     if (stage_of(entry, HALF) == 0) | (entry == w.end_entry):
         arrive_empty(w.entries_empty, window_of(entry - 1), 2)
 
