@@ -67,6 +67,8 @@ class Tiling:
                  take whole steps in turns; 0: another loop
     runs         runs of unmasked tiles are worked through in steps of RUN_STEP queries: transposed/runs_kernel.py
     by_gradient  a transposed loop whose warpgroups have dV and dK: by_gradient/kernel.py
+    delays_dq    a step of the transposed loop computes dQ of the step before: NOTE [delayed dQ] of
+                 transposed/mainloop.py; with runs, in their steps
     takes_late   persistent CTAs take the next tile when all steps of theirs are loaded: ordered adds beyond head dim
                  64, where a tile that is taken early delays those that wait for it (docs/performance/log.md)
     """
@@ -92,6 +94,7 @@ class Tiling:
     runs: bool = False
     by_gradient: bool = False
     takes_late: bool = False
+    delays_dq: bool = False
 
     @property
     def threads(self) -> int:
@@ -267,6 +270,7 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
         transposed=True,
         runs=bool(runs) and variant.kind == "backward",
         takes_late=variant.deterministic and dim > 64,
+        delays_dq=not variant.deterministic and (bool(runs) or dim == 64),
     )
 
 

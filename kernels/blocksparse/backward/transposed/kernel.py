@@ -29,7 +29,7 @@ from kernels.blocksparse.backward.mma import accumulator, staged_layout
 from kernels.blocksparse.backward.tile_iterator import Counts, Lists, Order
 from kernels.blocksparse.backward.tiling import ENTRY_STAGES, MMA_REGISTERS, SEMAPHORE_REGISTERS, TILE_STAGES, WARPS
 from kernels.blocksparse.backward.transposed import dq_warp, loads, tile_scheduler, turns
-from kernels.blocksparse.backward.transposed.mainloop import mainloop_transposed
+from kernels.blocksparse.backward.transposed.mainloop import clear, mainloop_transposed
 from kernels.blocksparse.backward.transposed.query_words import LaneQueries
 from kernels.blocksparse.backward.transposed.shared_tiles import SharedTiles
 from kernels.blocksparse.backward.transposed.tile_kernel import BulkBackward
@@ -162,12 +162,12 @@ class TransposedBackward(BulkBackward):
             if more:
                 of_tile = tile_scheduler.work_of(w, tile, progress)
                 of_tile.rdK, of_tile.rdV = accumulator(w.to_dk), accumulator(w.to_dv)
-                of_tile.rdK.fill(Float32(0.0))
-                of_tile.rdV.fill(Float32(0.0))
                 steps = progress.steps
                 if tile.total > 0:
                     steps = mainloop(of_tile, steps)
                     turns.arrive_empty(w.keys_empty, progress.loaded, 1)
+                else:
+                    clear(of_tile)
                 self.write(of_tile, tile)
                 progress = tile_scheduler.after(progress, tile, steps)
 

@@ -12,9 +12,16 @@ P and dS so stay in registers as operand A of dV and dK; only dS goes to shared 
     dQ                                 issued; dV is done
     dK                                 issued; dQ is done: to shared memory, for the dQ warp, while dK runs
 
+NOTE [delayed dQ] dQ needs dS of both warpgroups. A step that computes its own dQ makes the warpgroups meet, so that
+their exponentials come at the same time and the tensor cores idle. With atomic adds a step therefore computes dQ of the
+step before it, whose dS has long been there: a warpgroup may be most of a step ahead, and one's products run during the
+other's exponentials. With ordered adds a CTA would release a tile a step later, which costs more.
+
 No product is in flight where the loop turns: ptxas would serialise all of them (C7514), as it does where registers do
 not suffice (C7512): for dV issued before dS is computed, or S of the next step beside steps of 80 queries.
 """
+
+from enum import Enum
 
 import cutlass
 from cutlass import BFloat16, Float32, Int32, Uint32, cute
@@ -37,22 +44,57 @@ ATOMS = 4  # of a thread's accumulator, for which LSE or delta is read at once: 
 
 
 @cute.jit
+def clear(w) -> None:
+    """Sums of dK and dV before any product."""
+    w.rdK.fill(Float32(0.0))
+    w.rdV.fill(Float32(0.0))
+
+
+class DqOf(Enum):
+    """Of which step's dS a step computes dQ."""
+
+    NONE = "of none"
+    STEP = "its own"
+    STEP_BEFORE = "the one before"
+
+
+@cute.jit
 def mainloop_transposed(w, step: Int32) -> Int32:
-    """Runs all steps of a tile that has blocks: rdK and rdV, to which products are added, and dQ. step: those of
-    earlier tiles; returns how many there are now."""
+    """Runs all steps of a tile that has blocks: rdK, rdV and dQ. step: those of earlier tiles; returns how many there
+    are now."""
+    rows, steps, delayed = w.tiling.step_m, w.tiling.steps, w.tiling.delays_dq
     turns.await_keys(w)
-    for entry in cutlass.range(w.first_entry, w.end_entry, unroll=1):
-        for part in cutlass.range(w.tiling.steps, unroll=1):
-            multiply_step(w, w, w.tiling.step_m, entry, part, step)
-            step += 1
-        turns.end_window(w, entry + 1)
+    done, which = Int32(0), cutlass.const_expr(DqOf.STEP_BEFORE if delayed else DqOf.STEP)
+    if cutlass.const_expr(delayed):
+        multiply_step(w, w, rows, w.first_entry, Int32(0), step, DqOf.NONE, add=False)
+        done = Int32(1)
+    else:
+        clear(w)
+    for i in cutlass.range(done, (w.end_entry - w.first_entry) * steps, unroll=1):
+        entry = w.first_entry + i // steps
+        if i % steps == 0 and i > 0:
+            turns.end_window(w, entry)
+        multiply_step(w, w, rows, entry, i % steps, step + i, which)
+    turns.end_window(w, w.end_entry)
+    step += (w.end_entry - w.first_entry) * steps
+    if cutlass.const_expr(delayed):
+        finish_dq(w, w, step - 1)
     return step
 
 
 @cute.jit
-def multiply_step(w, products, rows: cutlass.Constexpr, entry: Int32, part: Int32, step: Int32) -> None:
+def multiply_step(
+    w,
+    products,
+    rows: cutlass.Constexpr,
+    entry: Int32,
+    part: Int32,
+    step: Int32,
+    dq_of: cutlass.Constexpr,
+    add: cutlass.Constexpr = True,
+) -> None:
     """One step, of so many queries. products: those of its shape; entry: its block's number in the entry buffer; part:
-    which step of the block. Steps of RUN_STEP queries have no mask."""
+    which step of the block. Steps of RUN_STEP queries have no mask. add: to dK and dV, which else begin here."""
     tiling, thread, stages = w.tiling, w.thread, w.tiling.stages
     stage = stage_of(step, stages)
     turns.await_full(w.q_full, step, stages)
@@ -86,19 +128,45 @@ def multiply_step(w, products, rows: cutlass.Constexpr, entry: Int32, part: Int3
     subtract_delta(w, rdP, stage, rows, delta)
     rdP.store(rdP.load() * rS.load())
     rdS = rounded(rdP, w.dtype)
+    turns.await_empty(w.ds_empty, step, tiling.stages_ds)
     share_rounded(products.to_s.mma, rdS, scores_gradient_of(w, rows, stage), thread, True, tiling.dq_by_dim)
-    issue_from_registers(products.to_dv, w.rdV, as_operand_a(rP), stage)
+    issue_from_registers(products.to_dv, w.rdV, as_operand_a(rP), stage, add)
     publish()
-    turns.await_ds()
-    stages_dq = (0, stage) if cutlass.const_expr(tiling.dq_by_dim) else (stage, 0)
-    issue(products.to_dq, rdQ, *stages_dq, add=False)
-    finish(1)
-    turns.arrive_empty(w.do_empty, step, stages)
-    issue_from_registers(products.to_dk, w.rdK, as_operand_a(rdS), stage)
-    finish(1)
-    hand_over_dq(w, rdQ)
+    turns.arrive_empty(w.ds_full, step, tiling.stages_ds)
+    if cutlass.const_expr(dq_of is DqOf.NONE):
+        issue_from_registers(products.to_dk, w.rdK, as_operand_a(rdS), stage, add)
+        finish(1)
+        turns.arrive_empty(w.do_empty, step, stages)
+    else:
+        of_step = step if cutlass.const_expr(dq_of is DqOf.STEP) else step - 1
+        issue_dq(w, products, rdQ, of_step)
+        finish(1)
+        turns.arrive_empty(w.do_empty, step, stages)
+        issue_from_registers(products.to_dk, w.rdK, as_operand_a(rdS), stage, add)
+        finish(1)
+        turns.arrive_empty(w.ds_empty, of_step, tiling.stages_ds)
+        hand_over_dq(w, rdQ)
     finish()
     turns.arrive_empty(w.q_empty, step, stages)
+
+
+@cute.jit
+def issue_dq(w, products, rdQ: cute.Tensor, step: Int32) -> None:
+    """Starts dQ of a step when its dS is in shared memory, of both warpgroups."""
+    stage = stage_of(step, w.tiling.stages_ds)
+    turns.await_full(w.ds_full, step, w.tiling.stages_ds)
+    stages_dq = (0, stage) if cutlass.const_expr(w.tiling.dq_by_dim) else (stage, 0)
+    issue(products.to_dq, rdQ, *stages_dq, add=False)
+
+
+@cute.jit
+def finish_dq(w, products, step: Int32) -> None:
+    """dQ of the last of the steps that compute dQ of the one before."""
+    rdQ = accumulator(products.to_dq)
+    issue_dq(w, products, rdQ, step)
+    finish()
+    turns.arrive_empty(w.ds_empty, step, w.tiling.stages_ds)
+    hand_over_dq(w, rdQ)
 
 
 def scores_gradient_of(w, rows: int, stage: Int32) -> cute.Tensor:

@@ -4,9 +4,9 @@
 
 NOTE [turns of the transposed loop] An mbarrier for each arrow between the loading warps and the multiplying warps: a
 stage of Q (with LSE, and the step's block in the entry buffer) or of dO (with delta) is full, or empty. Step i uses
-stage i % stages for the (i // stages)-th time, which by parity is the phase of `full` that it waits for. Named barriers
-between a warpgroup and the dQ warp: the warpgroup's buffer of dQ is full, or empty; and between the
-warpgroups: dS of a step is in shared memory.
+stage i % stages for the (i // stages)-th time, which by parity is the phase of `full` that it waits for. A stage
+of dS is full when both warpgroups have written theirs, and empty when dQ of both has read it. Named barriers between a
+warpgroup and the dQ warp: the warpgroup's buffer of dQ is full, or empty.
 Persistent CTAs count steps over tiles, and have more mbarriers: K and V are empty when a tile's products have read
 them; half of the entry buffer is full, or empty when all warps that read it have done its steps; an announced tile is
 full, or empty when they have read it; the next one is due.
@@ -35,6 +35,10 @@ def barrier_table(tiling: Tiling) -> dict[str, tuple[int, int]]:
         "do_empty": (tiling.stages, tiling.reading_warps),
     }
     if tiling.persistent:
+        found |= {
+            "ds_full": (tiling.stages_ds, tiling.reading_warps),
+            "ds_empty": (tiling.stages_ds, tiling.reading_warps),
+        }
         readers = tiling.reading_warps + 3  # the dQ warp and the loading ones
         found |= {
             "keys_empty": (1, tiling.reading_warps),
@@ -57,7 +61,6 @@ class DqBarrier(IntEnum):
 
     EMPTY = 1
     FULL = 3
-    DS = 5
 
 
 def barriers(first: cute.Pointer, tiling: Tiling) -> dict[str, cute.Pointer]:
@@ -146,10 +149,3 @@ def await_dq(which: Int32, group: Int32) -> None:
 def arrive_dq(which: Int32, group: Int32) -> None:
     """Arrives at a DqBarrier of a warpgroup, without waiting."""
     cute.arch.barrier_arrive(barrier_id=which + group, number_of_threads=WARPGROUP + 32)
-
-
-@cute.jit
-def await_ds() -> None:
-    """Waits until dS of a step is in shared memory, of both warpgroups. A stage of dS is written again two steps later:
-    a warpgroup arrives there, a step between, once its dQ of this step is done."""
-    cute.arch.barrier(barrier_id=DqBarrier.DS, number_of_threads=THREADS)
