@@ -214,12 +214,12 @@ class TransposedBackward(BulkBackward):
         of_scores = GroupProduct(self.dtype, (tile_n, step_m, dim), tiling.warps_s)
         by_keys = keys_product(tiling, self.dtype)
         to_dq = dq_product(tiling, self.dtype)
-        of_queries = (step_m, dim, tiling.stages)
+        of_do, of_q = (step_m, dim, tiling.stages), (step_m, dim, tiling.stages_q)
         of_ds = (tile_n, step_m, tiling.stages_ds)
         w.to_s = GroupThread(of_scores, thread, s.sK, s.sQ)
         w.to_dp = GroupThread(of_scores, thread, s.sV, s.sdO)
-        w.to_dv = GroupThread(by_keys, thread, None, transposed_operand(s.plaindO, *of_queries))
-        w.to_dk = GroupThread(by_keys, thread, None, transposed_operand(s.plainQ, *of_queries))
+        w.to_dv = GroupThread(by_keys, thread, None, transposed_operand(s.plaindO, *of_do))
+        w.to_dk = GroupThread(by_keys, thread, None, transposed_operand(s.plainQ, *of_q))
         by_dim = transposed_operand(s.plainK, tile_n, dim)
         if tiling.dq_by_dim:
             w.to_dq = GroupThread(to_dq, thread, by_dim, operand(s.sdS, step_m, tile_n, tiling.stages_ds))
@@ -232,14 +232,14 @@ class TransposedBackward(BulkBackward):
         tiling, memory = self.tiling, SharedTiles(self.dtype)
         step_m, tile_n, dim, tensor = tiling.step_m, tiling.tile_n, tiling.dim, memory.tensor
         of_ds = (step_m, tile_n) if tiling.dq_by_dim else (tile_n, step_m)
-        tiles = memory.operands(tile_n, dim, step_m, tiling.stages, tiling.stages)
+        tiles = memory.operands(tile_n, dim, step_m, tiling.stages_q, tiling.stages)
         return SimpleNamespace(
             **tiles,
-            sQ=operand(tiles["plainQ"], step_m, dim, tiling.stages),
+            sQ=operand(tiles["plainQ"], step_m, dim, tiling.stages_q),
             sdO=operand(tiles["plaindO"], step_m, dim, tiling.stages),
             sdS=tensor(staged_layout(*of_ds, tiling.stages_ds)),
             sdQ=tensor(cute.make_layout(step_m * dim), Float32),
-            sLSE=tensor(cute.make_layout((step_m, tiling.stages)), Float32),
+            sLSE=tensor(cute.make_layout((step_m, tiling.stages_q)), Float32),
             sDelta=tensor(cute.make_layout((step_m, tiling.stages)), Float32),
             sEntries=tensor(cute.make_layout((4, ENTRY_STAGES)), Int32),
             sTile=tensor(cute.make_layout((tile_scheduler.INTS, TILE_STAGES)), Int32),

@@ -74,7 +74,7 @@ def side_of(w, of_q: bool) -> Side:
 def load_side(w, of_q: cutlass.Constexpr, step: Int32) -> Int32:
     """A loading warp's work for a tile of keys that has blocks, in a persistent CTA. step: those of earlier tiles;
     returns how many there are now."""
-    steps, stages = w.tiling.steps, w.tiling.stages
+    steps, stages = w.tiling.steps, w.tiling.stages_q if of_q else w.tiling.stages
     operand, statistic, _, tiles, values, _, full, empty, _ = side_of(w, of_q)
     for entry in cutlass.range(w.first_entry, w.end_entry, unroll=1):
         turns.await_window(w, entry)

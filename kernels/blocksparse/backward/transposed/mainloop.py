@@ -92,31 +92,37 @@ def multiply_step(
     step: Int32,
     dq_of: cutlass.Constexpr,
     add: cutlass.Constexpr = True,
+    starts=True,
 ) -> None:
     """One step, of so many queries. products: those of its shape; entry: its block's number in the entry buffer; part:
-    which step of the block. Steps of RUN_STEP queries have no mask. add: to dK and dV, which else begin here."""
-    tiling, thread, stages = w.tiling, w.thread, w.tiling.stages
-    stage = stage_of(step, stages)
-    turns.await_full(w.q_full, step, stages)
+    which step of the block. Steps of RUN_STEP queries have no mask. add: to dK and dV, which else begin here. starts:
+    for DqOf.NONE, True in a tile's first step."""
+    tiling, thread, stages, stages_q = w.tiling, w.thread, w.tiling.stages, w.tiling.stages_q
+    stage, stage_q = stage_of(step, stages), stage_of(step, stages_q)
+    turns.await_full(w.q_full, step, stages_q)
+    if cutlass.const_expr(dq_of is DqOf.NONE):
+        turns.await_start(w, starts)
     rS, rdP, rdQ = accumulator(products.to_s), accumulator(products.to_dp), accumulator(products.to_dq)
-    issue(products.to_s, rS, 0, stage, add=False)
+    issue(products.to_s, rS, 0, stage_q, add=False)
     turns.await_full(w.do_full, step, stages)
     issue(products.to_dp, rdP, 0, stage, add=False)
+    if cutlass.const_expr(dq_of is DqOf.NONE):
+        turns.let_start(w, starts)
     rSlope = cute.make_rmem_tensor_like(rS) if cutlass.const_expr(w.variant.softcap) else None
     # with runs, LSE and delta of the first atoms come from shared memory while the products run; alone it is slower
     ahead, lse2, delta = cutlass.const_expr(tiling.runs), None, None
     if cutlass.const_expr(ahead):
-        lse2 = of_queries(w, w.storage.sLSE, stage * tiling.stage_rows, 0, ATOMS)
+        lse2 = of_queries(w, w.storage.sLSE, stage_q * tiling.stage_rows, 0, ATOMS)
     if cutlass.const_expr(rows == RUN_STEP):
         finish(1)
-        scores_to_probabilities(w, rS, rSlope, stage, rows, lse2)
+        scores_to_probabilities(w, rS, rSlope, stage_q, rows, lse2)
     else:
         rWords = cute.make_rmem_tensor(rows // 32, Uint32)
         block = block_at(w.storage.sEntries, entry)
         masked = is_masked(w, block)
         prefetch_words(w, rWords, block, part, masked)
         finish(1)
-        scores_to_probabilities(w, rS, rSlope, stage, rows, lse2)
+        scores_to_probabilities(w, rS, rSlope, stage_q, rows, lse2)
         for _ in cutlass.range(branch(masked)):
             masking.apply_words(rows_columns(rS), find_kept(w, rWords))
     rP = rounded(rS, w.dtype)
@@ -134,7 +140,7 @@ def multiply_step(
     publish()
     turns.arrive_empty(w.ds_full, step, tiling.stages_ds)
     if cutlass.const_expr(dq_of is DqOf.NONE):
-        issue_from_registers(products.to_dk, w.rdK, as_operand_a(rdS), stage, add)
+        issue_from_registers(products.to_dk, w.rdK, as_operand_a(rdS), stage_q, add)
         finish(1)
         turns.arrive_empty(w.do_empty, step, stages)
     else:
@@ -142,12 +148,12 @@ def multiply_step(
         issue_dq(w, products, rdQ, of_step)
         finish(1)
         turns.arrive_empty(w.do_empty, step, stages)
-        issue_from_registers(products.to_dk, w.rdK, as_operand_a(rdS), stage, add)
+        issue_from_registers(products.to_dk, w.rdK, as_operand_a(rdS), stage_q, add)
         finish(1)
         turns.arrive_empty(w.ds_empty, of_step, tiling.stages_ds)
         hand_over_dq(w, rdQ)
     finish()
-    turns.arrive_empty(w.q_empty, step, stages)
+    turns.arrive_empty(w.q_empty, step, stages_q)
 
 
 @cute.jit

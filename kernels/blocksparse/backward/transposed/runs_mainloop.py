@@ -19,37 +19,30 @@ def mainloop_runs(w, step: Int32) -> Int32:
     storage, tiling, entry = w.storage, w.tiling, w.first_entry
     turns.await_keys(w)
     clear(w)
-    owed = Int32(0)  # 1 where dQ of the step before is not computed yet: that of a run
     while entry < w.end_entry:
         turns.await_full(w.q_full, step, tiling.stages)  # then its block is in the entry buffer
         block = block_at(storage.sEntries, entry)
         if block.starts_run:
-            step, owed = multiply_run(w, entry, step, owed)
+            step = multiply_piece(w, w.wide, RUN_STEP, RUN_STEPS, entry, step)
             entry += RUN_TILES
         else:
-            if owed != 0:
-                finish_dq(w, w.wide, step - 1)
-            owed = Int32(0)
-            for part in cutlass.range(tiling.steps, unroll=1):
-                multiply_step(w, w.narrow, tiling.step_m, entry, part, step, DqOf.STEP)
-                step += 1
+            step = multiply_piece(w, w.narrow, tiling.step_m, tiling.steps, entry, step)
             entry += 1
         turns.end_window(w, entry)
-    if owed != 0:
-        finish_dq(w, w.wide, step - 1)
     return step
 
 
 @cute.jit
-def multiply_run(w, entry: Int32, step: Int32, owed: Int32) -> tuple[Int32, Int32]:
-    """All steps of a run. owed: whether a run precedes it; returns the number of steps, and whether dQ of the last one
-    is owed."""
-    first, which = Int32(0), cutlass.const_expr(DqOf.STEP_BEFORE if w.tiling.delays_dq else DqOf.STEP)
+def multiply_piece(
+    w, products, rows: cutlass.Constexpr, steps: cutlass.Constexpr, entry: Int32, step: Int32
+) -> Int32:
+    """All steps of a piece, dQ among them; returns the number of steps."""
     if cutlass.const_expr(w.tiling.delays_dq):
-        if owed == 0:
-            multiply_step(w, w.wide, RUN_STEP, entry, Int32(0), step, DqOf.NONE)
-            first = Int32(1)
-        owed = Int32(1)
-    for part in cutlass.range(first, RUN_STEPS, unroll=1):
-        multiply_step(w, w.wide, RUN_STEP, entry, part, step + part, which)
-    return step + RUN_STEPS, owed
+        multiply_step(w, products, rows, entry, Int32(0), step, DqOf.NONE, starts=entry == w.first_entry)
+        for part in cutlass.range(1, steps, unroll=1):
+            multiply_step(w, products, rows, entry, part, step + part, DqOf.STEP_BEFORE)
+        finish_dq(w, products, step + steps - 1)
+    else:
+        for part in cutlass.range(steps, unroll=1):
+            multiply_step(w, products, rows, entry, part, step + part, DqOf.STEP)
+    return step + steps

@@ -63,6 +63,9 @@ class DqBarrier(IntEnum):
     FULL = 3
 
 
+START = 5  # the named barrier at which the second warpgroup waits in a tile's first step
+
+
 def barriers(first: cute.Pointer, tiling: Tiling) -> dict[str, cute.Pointer]:
     """The address of each mbarrier, or of the first of several."""
     found, at = {}, 0
@@ -149,3 +152,17 @@ def await_dq(which: Int32, group: Int32) -> None:
 def arrive_dq(which: Int32, group: Int32) -> None:
     """Arrives at a DqBarrier of a warpgroup, without waiting."""
     cute.arch.barrier_arrive(barrier_id=which + group, number_of_threads=WARPGROUP + 32)
+
+
+@cute.jit
+def await_start(w, starts) -> None:
+    """The second warpgroup begins a tile behind the first one's first products: NOTE [delayed dQ] of mainloop.py."""
+    if starts & (cute.arch.make_warp_uniform(w.thread // WARPGROUP) == 1):
+        cute.arch.barrier(barrier_id=START, number_of_threads=THREADS)
+
+
+@cute.jit
+def let_start(w, starts) -> None:
+    """The first warpgroup has issued them."""
+    if starts & (cute.arch.make_warp_uniform(w.thread // WARPGROUP) == 0):
+        cute.arch.barrier_arrive(barrier_id=START, number_of_threads=THREADS)
