@@ -271,8 +271,16 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
         runs=bool(runs) and variant.kind == "backward",
         stages_q=3 if dim == 64 else 2,
         takes_late=variant.deterministic and dim > 64,
-        delays_dq=not variant.deterministic,
+        delays_dq=_delays_dq(variant, bool(runs)),
     )
+
+
+def _delays_dq(variant: Variant, runs: bool) -> bool:
+    """True where steps compute dQ of the step before: at head dim 64 or with runs, where shared memory is not the bound
+    already; with ordered adds, for which dQ then comes a step later, where few CTAs wait: bands and intervals at 64."""
+    if variant.deterministic:
+        return variant.dim_padded == 64 and variant.mask in OF_RUNS
+    return variant.dim_padded == 64 or runs
 
 
 def _by_gradient(variant: Variant, overrides: dict[str, int]) -> Tiling:
