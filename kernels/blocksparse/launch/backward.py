@@ -313,13 +313,16 @@ def concurrent_pairs(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: b
     come before the short ones of any, and at least as many as have CTAs for all multiprocessors: a wave and a half, or
     four where masks are intervals, documents for example, whose CTAs are of very unequal length. Ordered adds: what
     the schedule was computed for, or PAIRS, or of scattered blocks what `ordered_concurrent_pairs` says; but where CTAs
-    hardly wait for one another (`in_step`) as first said.
+    hardly wait for one another (`in_step`) as first said. Atomic adds of rows that are alike: 1, as no CTA is longer than
+    another and those of a pair load the same Q and dO at a time.
     """
     batch, rows = q.shape[:2] if q.dim() == 4 else (blocks.forward.partial.batch, 0)
     rows = rows or -(-q.shape[0] // batch)
     units, heads, dim = batch * k.shape[-2] * group_split, q.shape[-2] // (k.shape[-2] * group_split), q.shape[-1]
     if deterministic and blocks.schedule.pairs is not None:
         return max(1, min(blocks.schedule.pairs, units))
+    if blocks.schedule.alike and not deterministic:
+        return 1
     if deterministic and not in_step(blocks, dim):
         scattered = not isinstance(blocks.mask, Band | Intervals)  # then CTAs may look at any rows
         return ordered_concurrent_pairs(units, unit_bytes(rows, heads, dim)) if scattered else PAIRS
@@ -434,7 +437,7 @@ def backward_launches(
             "merged": int(blocks.merged),
             "schedule": SCHEDULES[kind],
             "pairs": pairs or concurrent_pairs(q, k, blocks, deterministic, group_split),
-            "resident": resident_ctas(q, blocks),
+            "resident": one_on_each_sm(q),
             "scale": scale,
             "cap": 0.0 if softcap is None else softcap,
         }
@@ -452,13 +455,6 @@ def backward_launches(
         }
         launches.append((post, finishing))
     return launches
-
-
-def resident_ctas(q: Tensor, blocks: BlockSparse) -> int:
-    """CTAs to launch of a persistent backward kernel, at most: one on each SM of q's device; or one for each tile,
-    where rows are alike. Persistent CTAs may go through such rows in step, all adding to the same tiles of dQ at a
-    time: docs/performance/log.md."""
-    return INT32_MAX if blocks.schedule.alike else one_on_each_sm(q)
 
 
 def one_on_each_sm(q: Tensor) -> int:
