@@ -115,9 +115,7 @@ def issue(product: GroupThread, rD: cute.Tensor, stage_a=0, stage_b=0, add: bool
     _issue(product, rD, product.a[None, None, None, stage_a], stage_b, add)
 
 
-def issue_from_registers(
-    product: GroupThread, rD: cute.Tensor, rA: cute.Tensor, stage_b=0, add: bool = True
-) -> None:
+def issue_from_registers(product: GroupThread, rD: cute.Tensor, rA: cute.Tensor, stage_b=0, add: bool = True) -> None:
     """Starts D (+)= A B as a group of its own. rA: 16-bit values where `product` has its A in registers, as
     layouts.as_operand_a gives them; no thread touches them until `finish` says that the group is done."""
     _issue(product, rD, rA, stage_b, add)

@@ -313,15 +313,15 @@ def concurrent_pairs(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: b
     come before the short ones of any, and at least as many as have CTAs for all multiprocessors: a wave and a half, or
     four where masks are intervals, documents for example, whose CTAs are of very unequal length. Ordered adds: what
     the schedule was computed for, or PAIRS, or of scattered blocks what `ordered_concurrent_pairs` says; but where CTAs
-    hardly wait for one another (`in_step`) as first said. Atomic adds of rows that are alike: 1, as no CTA is longer than
-    another and those of a pair load the same Q and dO at a time.
+    hardly wait for one another (`in_step`) as first said. Atomic adds where rows are alike, up to head dim 128: 1, as
+    no CTA is longer than another, and those of a pair load the same Q and dO at a time.
     """
     batch, rows = q.shape[:2] if q.dim() == 4 else (blocks.forward.partial.batch, 0)
     rows = rows or -(-q.shape[0] // batch)
     units, heads, dim = batch * k.shape[-2] * group_split, q.shape[-2] // (k.shape[-2] * group_split), q.shape[-1]
     if deterministic and blocks.schedule.pairs is not None:
         return max(1, min(blocks.schedule.pairs, units))
-    if blocks.schedule.alike and not deterministic:
+    if blocks.schedule.alike and not deterministic and dim <= LARGEST_DIM[128]:
         return 1
     if deterministic and not in_step(blocks, dim):
         scattered = not isinstance(blocks.mask, Band | Intervals)  # then CTAs may look at any rows

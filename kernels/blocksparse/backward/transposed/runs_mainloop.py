@@ -33,9 +33,7 @@ def mainloop_runs(w, step: Int32) -> Int32:
 
 
 @cute.jit
-def multiply_piece(
-    w, products, rows: cutlass.Constexpr, steps: cutlass.Constexpr, entry: Int32, step: Int32
-) -> Int32:
+def multiply_piece(w, products, rows: cutlass.Constexpr, steps: cutlass.Constexpr, entry: Int32, step: Int32) -> Int32:
     """All steps of a piece, dQ among them; returns the number of steps."""
     if cutlass.const_expr(w.tiling.delays_dq):
         multiply_step(w, products, rows, entry, Int32(0), step, DqOf.NONE, starts=entry == w.first_entry)

@@ -32,10 +32,6 @@ from kernels.blocksparse.backward.mainloop_mma import release
 from kernels.blocksparse.backward.tiling import HALF, SHARED_MEMORY, choose_tiling
 from kernels.blocksparse.backward.transposed import kernel, loads, runs_loads, tile_scheduler, turns
 from kernels.blocksparse.compile.build import build
-from kernels.blocksparse.launch.backward import resident_ctas
-from kernels.blocksparse.launch.forward import EMULATED
-from kernels.blocksparse.lists.bands import band
-from kernels.blocksparse.lists.builder import dense
 from kernels.blocksparse.lists.types import BlockSparse
 from kernels.blocksparse.lists.write_order import with_order
 from kernels.blocksparse.spec.signature import ordered
@@ -375,10 +371,35 @@ def test_persistent_ctas_compute_what_a_cta_for_each_tile_does(name):
         assert torch.equal(one[gradient].nan_to_num(7.0), many[gradient].nan_to_num(7.0))
 
 
-def test_rows_that_are_alike_have_a_cta_for_each_tile():
-    q = torch.empty(1, 512, 2, 128)
-    assert resident_ctas(q, dense(512, 512)) >= 512
-    assert resident_ctas(q, band(512, 512, left=None, right=0)) == EMULATED
+@pytest.mark.parametrize(
+    ("bug", "barrier"),
+    [
+        ("dQ is multiplied before the other warpgroup has written its dS", "ds_full"),
+        ("dS is written over one that the other warpgroup multiplies", "ds_empty"),
+    ],
+)
+@pytest.mark.parametrize("name", ["full", "runs of tiles, causal", "band, ordered"])
+def test_planted_bugs_of_shared_ds_are_seen(bug, barrier, name, monkeypatch):
+    """The barrier's phase ends when half of the warps have arrived."""
+    table = turns.barrier_table
+
+    def halved(tiling):
+        count, arrivals = table(tiling)[barrier]
+        return table(tiling) | {barrier: (count, arrivals // 2)}
+
+    monkeypatch.setattr(turns, "barrier_table", halved)
+    *_, reports = changed(monkeypatch, SPECS[name])
+    assert any(r.status == "deadlock" or r.findings for r in reports), bug
+
+
+def test_dq_comes_a_step_later_where_ctas_wait_little():
+    def delays(dim, mask, deterministic, **more):
+        return choose_tiling(variant(dim, mask, deterministic=deterministic, **more), ARCH).delays_dq
+
+    assert all(delays(64, mask, False) for mask in MASKS)
+    assert delays(64, "band", True) and not delays(64, "none", True)
+    assert delays(128, "band", False) and delays(128, "none", False, tuning=WITH_RUNS)
+    assert not delays(128, "none", False) and not delays(128, "band", True)
 
 
 ORDERED = Spec((300, 130), (300, 140), 2, 1, dim=128, tile_m=128, mask="random", deterministic=True)

@@ -81,6 +81,12 @@ def test_units_side_by_side_share_the_cache_as_heads_do():
     assert concurrent_pairs(q, q[:, :, :2], blocks, False) == 2  # all that there are
 
 
+def test_atomic_adds_of_rows_that_are_alike_go_through_one_head_after_the_other():
+    q = torch.empty(2, 8192, 16, 128, dtype=torch.bfloat16, device="meta")
+    assert concurrent_pairs(q, q, dense(8192, 8192), False) == 1
+    assert concurrent_pairs(q, q, causal(8192, 8192), False) > 1
+
+
 @pytest.mark.parametrize("tokens, dim, pairs", [(8192, 256, 2), (2048, 256, 8), (8192, 128, PAIRS)])
 def test_rows_that_are_alike_have_few_concurrent_pairs_where_each_step_has_a_semaphore(tokens, dim, pairs):
     """As many as for atomic adds; under another schedule, or in another order of a row, nothing says that they are."""
