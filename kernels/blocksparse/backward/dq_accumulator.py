@@ -17,11 +17,10 @@ waits: it ends with any number of resident CTAs. A wrong lock, a missed release 
 the kernel, or lets two adds of one tile race. Head dim 256 on Hopper has several semaphores for each: NOTE [ordered
 adds of three warps] of by_gradient/dq_warps.py.
 
-NOTE [first add] Atomic adds need an accumulator that is zero, which preprocess makes it. Of ordered ones the first, that
-of rank 0, stores what it has to add, whatever the memory holds: nothing is zeroed. No other block comes before its
-semaphore says so, and none reads or adds earlier. A tile that no block visits is never written. Its semaphore is still
-0, so that postprocess makes zeros of it without a look at the accumulator; that of any other tile is the number of
-blocks that added. A first add of -0 leaves -0, where 0 + -0 would be 0.
+NOTE [first add] Atomic adds start from zeros, which preprocess writes. With ordered ones nothing is zeroed: the first
+block of a tile, that of rank 0, stores, and the others, which wait for it, add. A tile that no block is added to is
+never written. Its semaphore is still 0 after the kernel, where any other's is the number of blocks that were added: so
+postprocess writes zeros there, and does not read the accumulator. A first add of -0 leaves -0, where 0 + -0 is 0.
 """
 
 from typing import Any, NamedTuple

@@ -52,9 +52,8 @@ from kernels.blocksparse.spec.variant import (
 
 
 class Gradients(NamedTuple):
-    """Outputs, and sums in memory: dq as NOTE [dQ accumulator] of dq_accumulator.py, zeroed by preprocess where adds are
-    atomic; dk and dv; or where a group has several units, sums as NOTE [dK and dV partials], `tiles` those of the
-    keys."""
+    """Outputs, and sums in memory: dq as NOTE [dQ accumulator] of dq_accumulator.py, zeros before atomic adds; dk and
+    dv; or where a group has several units, sums as NOTE [dK and dV partials], `tiles` those of the keys."""
 
     dq: cute.Pointer
     dk: Operand

@@ -4,8 +4,8 @@ group_split.py.
 
 The sums lie in the order in which the backward kernel's threads hold them (NOTE [dQ accumulator] of
 backward/dq_accumulator.py, NOTE [dK and dV partials] of backward/dkv_partials.py): the same threads read them here and
-write them out through shared memory. Where adds are ordered, a tile of dQ that no block was added to has no sums, and is
-0: NOTE [first add] of backward/dq_accumulator.py.
+write them out through shared memory. With ordered adds a tile of dQ that no block was added to has no sums, and is
+zeros: NOTE [first add] of backward/dq_accumulator.py.
 """
 
 import cutlass

@@ -62,11 +62,11 @@ SCHEDULES = {"ascending": 0, "descending": 1, "permutation": 2}
 
 @dataclass(frozen=True, eq=False)
 class Workspace:
-    """Memory that the three kernels share. Preprocess fills lse2 and delta, and zeroes the tile counter, the semaphores,
-    and, where adds are atomic, dq_sum.
+    """Memory that the three kernels share. Preprocess fills lse2 and delta, and zeroes the tile counter, the semaphores
+    and, for atomic adds, dq_sum.
 
-    dq_sum        float32: NOTE [dQ accumulator] of backward/dq_accumulator.py, with ordered adds never initialised: NOTE
-                  [first add]; None where dQ is separate
+    dq_sum        float32: NOTE [dQ accumulator] of backward/dq_accumulator.py; with ordered adds not zeroed: NOTE [first
+                  add] there; None where dQ is separate
     dkv_sum       float32: NOTE [dK and dV partials] of backward/dkv_partials.py; None where group_split is 1
     lse2, delta   float32: NOTE [statistics] of preprocess.py
     tile_counter  int32 (1,)
