@@ -65,8 +65,8 @@ class Workspace:
     """Memory that the three kernels share. Preprocess fills lse2 and delta, and zeroes the tile counter, the semaphores
     and, for atomic adds, dq_sum.
 
-    dq_sum        float32: NOTE [dQ accumulator] of backward/dq_accumulator.py; with ordered adds not zeroed: NOTE [first
-                  add] there; None where dQ is separate
+    dq_sum        float32: NOTE [dQ accumulator] of backward/dq_accumulator.py; before ordered adds as it was allocated:
+                  NOTE [first add] there; None where dQ is separate
     dkv_sum       float32: NOTE [dK and dV partials] of backward/dkv_partials.py; None where group_split is 1
     lse2, delta   float32: NOTE [statistics] of preprocess.py
     tile_counter  int32 (1,)
