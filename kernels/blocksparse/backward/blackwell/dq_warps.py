@@ -15,7 +15,7 @@ writes to shared memory and after the acquire, and the release after them.
 """
 
 import cutlass
-from cutlass import Boolean, Float32, Int32, Int64, cute
+from cutlass import Boolean, Float32, Int32, cute
 
 from kernels.blocksparse.backward import dq_accumulator
 from kernels.blocksparse.backward.blackwell import turns
@@ -48,15 +48,15 @@ def add_dq_of_steps(w) -> None:
         loaded_dq()
         tcgen05.fence_before()
         turns.arrive(w.dq_read)
-        target = target_of(w, block, Int32(0))
+        tile = w.mdQ + cute.assume(target_of(w, block, Int32(0)), divby=VECTOR)
         if cutlass.const_expr(w.tiling.bulk_dq):
-            add_in_bulk(w, rdQ, block, target)
+            add_in_bulk(w, rdQ, block, tile)
         else:
             if cutlass.const_expr(deterministic):
                 if w.thread == LEADER:
                     wait(w, block)
                 meet()
-            add_by_threads(w, rdQ, block, w.mdQ + cute.assume(target, divby=VECTOR))
+            add_by_threads(w, rdQ, block, tile)
             if cutlass.const_expr(deterministic):
                 meet()
         if cutlass.const_expr(deterministic):  # noqa: SIM102 (one is for the compiler)
@@ -95,7 +95,7 @@ def add(w, rdQ: cute.Tensor, tile: cute.Pointer) -> None:
 
 
 @cute.jit
-def add_in_bulk(w, rdQ: cute.Tensor, block: Block, target: Int64) -> None:
+def add_in_bulk(w, rdQ: cute.Tensor, block: Block, tile: cute.Pointer) -> None:
     """Adds all rows of dQ: NOTE [bulk adds]."""
     publish, buffers_read, per_buffer = w.kernel.publish_dq, w.kernel.dq_buffers_read, DQ_COLUMNS * ROWS
     for i in cutlass.range_constexpr(w.tiling.dim // DQ_COLUMNS):
@@ -112,7 +112,7 @@ def add_in_bulk(w, rdQ: cute.Tensor, block: Block, target: Int64) -> None:
             if cutlass.const_expr(w.variant.deterministic and i == 0):
                 wait(w, block)
                 cute.arch.fence_proxy("async.global")
-            add_run(w, block, target + i * per_buffer, buffer, 4 * per_buffer)
+            add_run(w, block.rank, tile + i * per_buffer, buffer, 4 * per_buffer)
             cute.arch.cp_async_bulk_commit_group()
 
 

@@ -95,7 +95,7 @@ def add_piece(w, step: Int32, group: Int32, piece: cutlass.Constexpr) -> None:
     if cute.arch.lane_idx() == 0:
         offset = target_of(w, block, Int32(0)) + dq_accumulator.group_offset(tiling, step % tiling.steps, group)
         source = w.storage.sdQ.iterator + cute.assume(group * size, divby=size)
-        add_run(w, block, offset + piece * size, source, 4 * size)
+        add_run(w, block.rank, w.mdQ + cute.assume(offset + piece * size, divby=4), source, 4 * size)
     cute.arch.cp_async_bulk_commit_group()
 
 

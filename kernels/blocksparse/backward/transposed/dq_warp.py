@@ -35,8 +35,9 @@ def add_dq_of_steps(w) -> None:
                 if step % steps == 0:
                     acquire(w, block)
             if cute.arch.lane_idx() == 0:
-                target = target_of(w, block, Int32(0)) + dq_accumulator.group_offset(tiling, step % steps, group)
-                add_run(w, block, target, w.storage.sdQ.iterator + group * share, 4 * share)
+                offset = target_of(w, block, Int32(0)) + dq_accumulator.group_offset(tiling, step % steps, group)
+                target = w.mdQ + cute.assume(offset, divby=4)
+                add_run(w, block.rank, target, w.storage.sdQ.iterator + group * share, 4 * share)
             cute.arch.cp_async_bulk_commit_group()
         for group in cutlass.range_constexpr(GROUPS):
             cute.arch.cp_async_bulk_wait_group(GROUPS - 1 - group, read=True)

@@ -19,7 +19,7 @@ import cutlass
 from cutlass import Int32, Int64, cute
 
 from kernels.blocksparse.backward.dq_accumulator import tile_number
-from kernels.blocksparse.backward.mainloop_mma import add_run, release, semaphore_of, target_of, wait
+from kernels.blocksparse.backward.mainloop_mma import add_run, rank_of, release, semaphore_of, target_of, wait
 from kernels.blocksparse.backward.tile_iterator import Block, block_at, find_entry
 from kernels.blocksparse.backward.tiling import ENTRY_STAGES, RUN_STEP, RUN_TILES
 from kernels.blocksparse.backward.transposed import turns
@@ -269,9 +269,9 @@ def release_added(w, block: Block) -> None:
 def add_first(w, entry: Int32, step: Step, group: cutlass.Constexpr) -> None:
     """Adds one warpgroup's share of a step to the tile in which it begins: NOTE [dQ by dim]. entry: of its piece."""
     half = cutlass.const_expr(w.tiling.dim // GROUPS)
-    target = share_of(w, step, step.tile, group) + step.offset * half
-    size = step.here(w.tiling.tile_m) * (4 * half)
-    add_run(w, added_block(w, entry, step, step.tile), target, storage_of(w, group), size)
+    offset = share_of(w, step, step.tile, group) + step.offset * half
+    target, source = w.mdQ + cute.assume(offset, divby=4), storage_of(w, group)
+    add_run(w, rank_of(w, entry + step.tile), target, source, step.here(w.tiling.tile_m) * (4 * half))
 
 
 @cute.jit
@@ -279,14 +279,10 @@ def add_rest(w, entry: Int32, step: Step, group: cutlass.Constexpr) -> None:
     """Adds what is left of it, if anything, to the tile after that."""
     half, here = cutlass.const_expr(w.tiling.dim // GROUPS), step.here(w.tiling.tile_m)
     if here < step.rows:
-        target, size = share_of(w, step, step.tile + 1, group), (step.rows - here) * (4 * half)
-        rest = storage_of(w, group) + cute.assume(here * half, divby=4)
-        add_run(w, added_block(w, entry, step, step.tile + 1), target, rest, size)
-
-
-def added_block(w, entry: Int32, step: Step, tile: Int32) -> Block:
-    """The block of a tile of a step's piece. Atomic adds have no use for its rank: the first tile's."""
-    return block_at(w.storage.sEntries, entry + tile) if w.variant.deterministic else step.block
+        offset, source = share_of(w, step, step.tile + 1, group), storage_of(w, group)
+        rest = source + cute.assume(here * half, divby=4)
+        target = w.mdQ + cute.assume(offset, divby=4)
+        add_run(w, rank_of(w, entry + step.tile + 1), target, rest, (step.rows - here) * (4 * half))
 
 
 def share_of(w, step: Step, tile: Int32, group: int) -> Int64:
