@@ -16,17 +16,23 @@ order (`WriteOrder`), and CTAs take their places in launch order from a tile cou
 waits: it ends with any number of resident CTAs. A wrong lock, a missed release or a semaphore that is not zero hangs
 the kernel, or lets two adds of one tile race. Head dim 256 on Hopper has several semaphores for each: NOTE [ordered
 adds of three warps] of by_gradient/dq_warps.py.
+
+NOTE [first add] Atomic adds start from zeros, which preprocess writes. With ordered ones nothing is zeroed: the first
+block of a tile, that of rank 0, stores, and the others, which wait for it, add. A tile that no block is added to is
+never written. Its semaphore is still 0 after the kernel, where any other's is the number of blocks that were added: so
+postprocess writes zeros there, and does not read the accumulator. A first add of -0 leaves -0, where 0 + -0 is 0.
 """
 
 from typing import Any, NamedTuple
 
 import cutlass
-from cutlass import Int32, Int64, cute
+from cutlass import Boolean, Int32, Int64, cute
 
 from kernels.blocksparse.backward.intrinsics import add_four, add_one
 from kernels.blocksparse.backward.mma import Product
 from kernels.blocksparse.backward.tiling import THREADS, Tiling
 from kernels.blocksparse.backward.wgmma import GroupProduct
+from kernels.blocksparse.common.list_reader import read
 
 
 class Tiles(NamedTuple):
@@ -63,6 +69,12 @@ def lock_of(rank: Int32, n_block: Int32) -> Int32:
 
 
 @cute.jit
+def is_first(rank: Int32) -> Boolean:
+    """True for the block whose ordered add is the first one of its tile: it stores, NOTE [first add]."""
+    return rank == 0
+
+
+@cute.jit
 def wait(semaphore: cute.Pointer, lock: Int32):
     """Waits, in one thread, until the semaphore equals the lock. Writes released before are visible afterwards."""
     value = cute.arch.load(semaphore, Int32, sem="acquire", scope="gpu")
@@ -87,6 +99,23 @@ def ended_step(step: Int32, steps: Int32) -> Int32:
 def clear(semaphore: cute.Pointer):
     """Sets, in one thread before the launch, the value that lets the first block add."""
     cute.make_tensor(semaphore, cute.make_layout(1))[0] = Int32(0)
+
+
+@cute.jit
+def is_added(semaphores: cute.Pointer, tile: Int32) -> Boolean:
+    """True where a tile of the accumulator has sums, after the kernel: everywhere without semaphores (null), which are
+    those of ordered adds; with them where a block was added. tile: its number among semaphores."""
+    added = Boolean(True)
+    if semaphores.toint() != 0:
+        added = read(semaphores, tile) != 0
+    return added
+
+
+@cute.jit
+def store_fragment(rdQ: cute.Tensor, tile: cute.Pointer, tidx: Int32, vector: cutlass.Constexpr):
+    """Stores a thread's dQ to the step's tile, as `add_fragment` adds it."""
+    here, there = fragment_views(rdQ, tile + cute.assume(tidx * vector, divby=vector), THREADS, vector)
+    cute.autovec_copy(here, there)
 
 
 @cute.jit

@@ -52,9 +52,8 @@ from kernels.blocksparse.spec.variant import (
 
 
 class Gradients(NamedTuple):
-    """Outputs, and sums in memory: dq as NOTE [dQ accumulator] of dq_accumulator.py, zeroed by
-    preprocess; dk and dv; or where a group has several units, sums as NOTE [dK and dV partials], `tiles` those of the
-    keys."""
+    """Outputs, and sums in memory: dq as NOTE [dQ accumulator] of dq_accumulator.py, zeros before atomic adds; dk and
+    dv; or where a group has several units, sums as NOTE [dK and dV partials], `tiles` those of the keys."""
 
     dq: cute.Pointer
     dk: Operand
@@ -70,7 +69,7 @@ NUMBERS = ("slope_of", "start_of", "dk_factor", "row_of_step", "entries", "semap
 class BackwardKernel:
     """The kernel of one variant on one arch; `Backward` in entry.py gives it its signature."""
 
-    INJECTION_POINTS = ("lock_of", "wait", "release", "ended_step", "tail_mask", "before_reuse", *NUMBERS)
+    INJECTION_POINTS = ("lock_of", "is_first", "wait", "release", "ended_step", "tail_mask", "before_reuse", *NUMBERS)
     tune = staticmethod(choose_tiling)
 
     def __init__(self, variant: Variant, arch: str, injection: Injection = NO_INJECTION) -> None:
@@ -80,6 +79,7 @@ class BackwardKernel:
         self.dtype = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16}[variant.dtype]
         self.tiling = self.tune(variant, arch)
         self.lock_of = injection.pick("lock_of", dq_accumulator.lock_of)
+        self.is_first = injection.pick("is_first", dq_accumulator.is_first)
         self.wait = injection.pick("wait", dq_accumulator.wait)
         self.release = injection.pick("release", dq_accumulator.release)
         self.ended_step = injection.pick("ended_step", dq_accumulator.ended_step)

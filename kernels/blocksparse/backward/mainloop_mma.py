@@ -24,8 +24,9 @@ from kernels.blocksparse.backward.gemms import share
 from kernels.blocksparse.backward.load import load_step
 from kernels.blocksparse.backward.mma import accumulator, begin, multiply, multiply_each
 from kernels.blocksparse.backward.named_barriers import NamedBarrier
-from kernels.blocksparse.backward.tile_iterator import Block, block_at, load_entry
+from kernels.blocksparse.backward.tile_iterator import Block, block_at, load_entry, rank_at
 from kernels.blocksparse.backward.tiling import HALF, THREADS
+from kernels.blocksparse.common import bulk
 from kernels.blocksparse.common.layouts import rows_columns
 
 
@@ -56,7 +57,7 @@ def mainloop_mma(w) -> None:
         block = block_at(storage.sEntries, entry)
         following = block_at(storage.sEntries, cutlass.min((iteration + 1) // steps, w.total - 1))
         if iteration > 0 and iteration % at_once == 0:
-            add_dq(w, rK, iteration - at_once, target)
+            add_dq(w, rK, iteration - at_once, rank_of(w, (iteration - 1) // steps), target)
             notify_added(w, entry, step)
             if cutlass.const_expr(stages_ds == 1):
                 cute.arch.sync_threads()
@@ -99,7 +100,7 @@ def mainloop_mma(w) -> None:
     cute.arch.cp_async_wait_group(0)
     cute.arch.sync_threads()
     if iterations > 0:
-        add_dq(w, None, iterations - at_once, target)
+        add_dq(w, None, iterations - at_once, rank_of(w, w.total - 1), target)
         end(w)
 
 
@@ -180,9 +181,9 @@ def sync_group(w) -> None:
 
 
 @cute.jit
-def add_dq(w, rK: Any, first: Int32, target: Int64) -> None:
+def add_dq(w, rK: Any, first: Int32, rank: Any, target: Int64) -> None:
     """Computes dQ of iterations from `first` on, one or all of a block's, and adds it in memory. rK: what `begin`
-    returned, or None."""
+    returned, or None; rank: the block's `rank_of`."""
     tiling, rdQ, stages = w.tiling, [], []
     for i in cutlass.range_constexpr(tiling.steps_dq):
         rdQ.append(accumulator(w.to_dq))
@@ -190,13 +191,38 @@ def add_dq(w, rK: Any, first: Int32, target: Int64) -> None:
         stages.append((first + i) % tiling.stages_ds)
     multiply_each(w.to_dq, rdQ, stages, begin(w.to_dq) if cutlass.const_expr(rK is None) else rK)
     for i in cutlass.range_constexpr(tiling.steps_dq):
-        add_fragment(w, rdQ[i], target + i * tiling.step_m * tiling.dim)
+        add_fragment(w, rdQ[i], rank, target + i * tiling.step_m * tiling.dim)
+
+
+def rank_of(w, entry: Int32) -> Int32 | None:
+    """The rank of an entry for ordered adds; atomic ones have none."""
+    return rank_at(w.storage.sEntries, entry) if w.variant.deterministic else None
 
 
 @cute.jit
-def add_fragment(w, rdQ: cute.Tensor, target: Int64) -> None:
-    """Adds a step's dQ in memory."""
-    dq_accumulator.add_fragment(rdQ, w.mdQ + cute.assume(target, divby=4), w.thread, w.tiling.vector)
+def add_fragment(w, rdQ: cute.Tensor, rank: Any, target: Int64) -> None:
+    """Adds a step's dQ in memory, or stores it: NOTE [first add] of dq_accumulator.py. rank: the block's `rank_of`."""
+    tile, vector = w.mdQ + cute.assume(target, divby=4), w.tiling.vector
+    if cutlass.const_expr(w.variant.deterministic):
+        if w.kernel.is_first(rank):
+            dq_accumulator.store_fragment(rdQ, tile, w.thread, vector)
+        else:
+            dq_accumulator.add_fragment(rdQ, tile, w.thread, vector)
+    else:
+        dq_accumulator.add_fragment(rdQ, tile, w.thread, vector)
+
+
+@cute.jit
+def add_run(w, rank: Any, target: cute.Pointer, source: cute.Pointer, bytes_: Any) -> None:
+    """Starts, in one thread, to add adjacent values of dQ in memory, or to store them: NOTE [first add] of
+    dq_accumulator.py. rank: the block's `rank_of`; bytes_: int or Int32."""
+    if cutlass.const_expr(w.variant.deterministic):
+        if w.kernel.is_first(rank):
+            bulk.store_run(target, source, bytes_)
+        else:
+            bulk.add_run(target, source, bytes_)
+    else:
+        bulk.add_run(target, source, bytes_)
 
 
 @cute.jit

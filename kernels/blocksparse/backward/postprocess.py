@@ -4,7 +4,8 @@ group_split.py.
 
 The sums lie in the order in which the backward kernel's threads hold them (NOTE [dQ accumulator] of
 backward/dq_accumulator.py, NOTE [dK and dV partials] of backward/dkv_partials.py): the same threads read them here and
-write them out through shared memory.
+write them out through shared memory. With ordered adds a tile of dQ that no block was added to has no sums, and is
+zeros: NOTE [first add] of backward/dq_accumulator.py.
 """
 
 import cutlass
@@ -13,7 +14,7 @@ from cutlass import Float32, Int32, Int64, cute
 from cutlass.memory import SmemAllocator
 
 from kernels.blocksparse.backward.dkv_partials import keys_product, read_sums, sums_of
-from kernels.blocksparse.backward.dq_accumulator import Tiles, dq_product, read_fragment, tile_number
+from kernels.blocksparse.backward.dq_accumulator import Tiles, dq_product, is_added, read_fragment, tile_number
 from kernels.blocksparse.backward.gemms import share, store_float32
 from kernels.blocksparse.backward.load import store_rows
 from kernels.blocksparse.backward.tiling import THREADS, choose_tiling
@@ -30,11 +31,12 @@ class Postprocess:
     The variant has the dtype, dim_padded, tiles, tuning and float32 of the backward variant whose sums it reads.
     """
 
-    INJECTION_POINTS = ()
+    INJECTION_POINTS = ("is_added",)
     tune = staticmethod(choose_tiling)
 
     def __init__(self, variant: Variant, arch: str, injection: Injection = NO_INJECTION) -> None:
         injection.check(self.INJECTION_POINTS, "the postprocessing kernel")
+        self.is_added = injection.pick("is_added", is_added)
         self.tiling, self.float32 = self.tune(variant, arch), variant.float32
         # so many that one loads while another stores; a thread holds its share of a tile's sums, 32 or 64 registers
         self.ctas_per_sm = 3 if variant.tile_m * self.tiling.dim <= 32 * THREADS else 2
@@ -49,6 +51,8 @@ class Postprocess:
         dq, dk, dv   outputs: (…, rows, heads, dim) of the variant's dtype, or float32, 16-byte aligned; strides are
                      multiples of 8
         dq_sum, dkv_sum  fp32, 16-byte aligned; dk, dv and dkv_sum are used where group_split is more than 1
+        semaphores   int32 (batch, heads_q, m_blocks) as ordered adds have left them, of several for each tile the first
+                     ones; null where adds were atomic
         """
         a = arguments
         of_queries = a.batch * a.heads_q * a.m_blocks
@@ -56,7 +60,7 @@ class Postprocess:
         self.kernel(
             operand(a, "dq"),
             (operand(a, "dk"), operand(a, "dv")),
-            a.dq_sum.align(16),
+            (a.dq_sum.align(16), a.semaphores),
             a.dkv_sum.align(16),
             sequences_of(a, "q"),
             sequences_of(a, "k"),
@@ -80,7 +84,7 @@ class Postprocess:
         self,
         mdQ: Operand,
         mdKV: tuple[Operand, Operand],
-        dq_sum: cute.Pointer,
+        sums: tuple[cute.Pointer, cute.Pointer],
         dkv_sum: cute.Pointer,
         queries: Sequences,
         keys: Sequences,
@@ -101,14 +105,15 @@ class Postprocess:
         sdKV = cute.make_tensor(shared.iterator, tile_layout(tiling.tile_n, tiling.dim))
         copy = TileCopy(self.dtype, THREADS, tiling.dim, thread, dim)
         if cta < of_queries:
-            self.queries(mdQ, dq_sum, queries, sizes_q, cta, copy, sdQ, thread, scale)
+            self.queries(mdQ, sums, queries, sizes_q, cta, copy, sdQ, thread, scale)
         else:
             self.keys(mdKV, dkv_sum, keys, sizes_k, cta - of_queries, group_split, copy, sdKV, thread)
 
     @cute.jit
-    def queries(self, mdQ, dq_sum, queries, sizes, cta, copy, sdQ, thread, scale) -> None:
-        """One tile of dQ. sizes: (heads_q, m_blocks, tiles)."""
-        tiling, (heads, m_blocks, tiles) = self.tiling, sizes
+    def queries(self, mdQ, sums, queries, sizes, cta, copy, sdQ, thread, scale) -> None:
+        """One tile of dQ. sums: (dq_sum, semaphores); sizes: (heads_q, m_blocks, tiles)."""
+        tiling, (heads, m_blocks, tiles), (dq_sum, semaphores) = self.tiling, sizes, sums
+        added = self.is_added(semaphores, cta)
         m_block, head, batch = cta % m_blocks, cta // m_blocks % heads, cta // m_blocks // heads
         seq_q = sequence(queries, batch)
         tile = tile_number(tiles, batch, head, seq_q.begin, tiling.tile_m) + m_block
@@ -119,8 +124,10 @@ class Postprocess:
                 shape = (tiling.dim, tiling.step_m) if tiling.dq_by_dim else (tiling.step_m, tiling.dim)
                 rdQ = _registers(mma, thread, shape)
                 offset = tile * tiling.tile_m * tiling.dim
-                read_fragment(rdQ, dq_sum + cute.assume(offset, divby=4), step, thread, tiling)
-                rdQ.store(rdQ.load() * scale)
+                rdQ.fill(Float32(0.0))
+                if added:
+                    read_fragment(rdQ, dq_sum + cute.assume(offset, divby=4), step, thread, tiling)
+                    rdQ.store(rdQ.load() * scale)
                 place = (batch, seq_q, first_row, head)
                 more = step + 1 < tiling.steps
                 self.store(copy, mma, rdQ, sdQ, mdQ, place, thread, more, tiling.dq_by_dim)

@@ -1,4 +1,4 @@
-"""Before the backward kernel: what it needs of each query's row, and clean sums to add to.
+"""Before the backward kernel: what it needs of each query's row, and for atomic adds clean sums to add to.
 
 NOTE [statistics] lse2 and delta are fp32, (heads_q, tiles, tile_m), `Tiles` of backward/dq_accumulator.py: every tile
 of queries has all its rows, so that the backward kernel loads them without predicates. delta = sum over d of dO·O, the
@@ -47,7 +47,8 @@ class Preprocess:
         lse            fp32, as forward writes it
         lse2, delta    outputs: NOTE [statistics]
         tile_counter   int32 (1,): zeroed
-        dq_sum         fp32 (heads_q, tiles, tile_m · dim_padded), 16-byte aligned: zeroed
+        dq_sum         fp32 (heads_q, tiles, tile_m · dim_padded), 16-byte aligned: zeroed. Null where adds are ordered:
+                       NOTE [first add] of dq_accumulator.py
         semaphores     int32 (semaphores_of_tile, batch, heads_q, m_blocks): zeroed. Variants with a separate dQ have
                        neither of the two
         """
@@ -99,8 +100,9 @@ class Preprocess:
             lse_row = lse[0] + (batch * lse[1] + head * lse[2] + seq_q.begin + first_row)
             self.rows(o, do, lse_row, statistics, (batch, head, tile), seq_q, first_row, dim, thread)
             if cutlass.const_expr(not self.variant.separate_dq):
-                size = self.variant.tile_m * self.variant.dim_padded
-                self.zero(dq_sum + tile * size, thread, size)
+                size = cutlass.const_expr(self.variant.tile_m * self.variant.dim_padded)
+                if dq_sum.toint() != 0:
+                    self.zero(dq_sum + tile * size, thread, size)
 
     @cute.jit
     def rows(

@@ -239,6 +239,11 @@ def block_at(sEntries: cute.Tensor, entry: Int32) -> Block:
     return as_block(rBlock)
 
 
+def rank_at(sEntries: cute.Tensor, entry: Int32) -> Int32:
+    """The rank of entry number `entry`, which must be in the entry buffer: one word, for threads with few registers."""
+    return sEntries[Block._fields.index("rank"), Int32(Uint32(entry) % ENTRY_STAGES)]
+
+
 def as_block(rBlock: Any) -> Block:
     """The Block of four words."""
     return Block(rBlock[0], rBlock[1], rBlock[2], rBlock[3])

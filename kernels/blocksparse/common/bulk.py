@@ -95,27 +95,38 @@ def load_run(target, source, bytes_: int, full, *, loc=None, ip=None) -> None:
     _assembly(
         f"cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], {bytes_}, [$2];",
         "r,l,r",
-        (target, source, full),
+        _addresses((target, source, full), loc, ip),
         loc,
         ip,
     )
 
 
 @dsl_user_op
-def add_run(target, source, bytes_: int, *, loc=None, ip=None) -> None:
-    """One thread: starts adding `bytes_` of adjacent floats, a multiple of 16, in shared memory to those in global
-    memory, each atomically; as a part of its next bulk group."""
-    _assembly(
-        f"cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [$0], [$1], {bytes_};",
-        "l,r",
-        (target, source),
-        loc,
-        ip,
-    )
+def add_run(target, source, bytes_, *, loc=None, ip=None) -> None:
+    """One thread: starts adding `bytes_` of adjacent floats, a multiple of 16, int or Int32, in shared memory to those
+    in global memory, each atomically; as a part of its next bulk group."""
+    _to_global("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32", target, source, bytes_, loc, ip)
 
 
-def _assembly(text: str, constraints: str, pointers: tuple, loc, ip) -> None:
-    values = [pointer.toint(loc=loc, ip=ip).ir_value(loc=loc, ip=ip) for pointer in pointers]
+@dsl_user_op
+def store_run(target, source, bytes_, *, loc=None, ip=None) -> None:
+    """One thread: starts the copy of `bytes_` adjacent bytes, a multiple of 16, int or Int32, from shared to global
+    memory; as a part of its next bulk group."""
+    _to_global("cp.async.bulk.global.shared::cta.bulk_group", target, source, bytes_, loc, ip)
+
+
+def _to_global(name: str, target, source, bytes_, loc, ip) -> None:
+    values, size, constraints = _addresses((target, source), loc, ip), str(bytes_), "l,r"
+    if not isinstance(bytes_, int):
+        values, size, constraints = [*values, Int32(bytes_).ir_value(loc=loc, ip=ip)], "$2", "l,r,r"
+    _assembly(f"{name} [$0], [$1], {size};", constraints, values, loc, ip)
+
+
+def _addresses(pointers: tuple, loc, ip) -> list:
+    return [pointer.toint(loc=loc, ip=ip).ir_value(loc=loc, ip=ip) for pointer in pointers]
+
+
+def _assembly(text: str, constraints: str, values: list, loc, ip) -> None:
     llvm.inline_asm(
         None,
         values,

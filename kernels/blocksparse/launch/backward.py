@@ -62,9 +62,11 @@ SCHEDULES = {"ascending": 0, "descending": 1, "permutation": 2}
 
 @dataclass(frozen=True, eq=False)
 class Workspace:
-    """Memory that the three kernels share; preprocess fills it.
+    """Memory that the three kernels share. Preprocess fills lse2 and delta, and zeroes the tile counter, the semaphores
+    and, for atomic adds, dq_sum.
 
-    dq_sum        float32: NOTE [dQ accumulator] of backward/dq_accumulator.py; None where dQ is separate
+    dq_sum        float32: NOTE [dQ accumulator] of backward/dq_accumulator.py; before ordered adds as it was allocated:
+                  NOTE [first add] there; None where dQ is separate
     dkv_sum       float32: NOTE [dK and dV partials] of backward/dkv_partials.py; None where group_split is 1
     lse2, delta   float32: NOTE [statistics] of preprocess.py
     tile_counter  int32 (1,)
@@ -412,6 +414,7 @@ def backward_launches(
             **lse_values(lse),
             **workspace.statistics,
             **workspace.dq,
+            **({"dq_sum": 0} if deterministic else {}),  # nothing to zero
             **workspace.counters,
             **rows_values("q", sequences.q_begin, sequences.q_length),
             **sizes,
@@ -450,6 +453,7 @@ def backward_launches(
             **rows_of,
             **sizes,
             **sizes_of_keys,
+            "semaphores": workspace.semaphores if deterministic else 0,
             "m_blocks": 0 if separate_dq else m_blocks,
             "scale": scale,
         }

@@ -117,6 +117,7 @@ POSTPROCESS: Signature = (
     *_named(GRADIENT, "dq dk dv"),
     *_named("*float32", "dq_sum dkv_sum"),
     *_SEQUENCES,
+    ("semaphores", "*int32"),
     *_strides("dq dk dv"),
     *_named("int32", "batch heads_q heads_kv m_blocks n_blocks dim group_split"),
     *_named("int32", "tiles_stride_batch tiles_total key_tiles_stride_batch key_tiles_total"),

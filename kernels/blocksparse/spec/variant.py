@@ -30,6 +30,7 @@ PRODUCTS = ("mma", "wgmma", "tcgen05")
 # products → the arches that have their instructions, the default one first; mma: all
 ARCHES_OF = {"wgmma": ("sm_90a",), "tcgen05": ("sm_100a", "sm_103a")}
 OF_PREPROCESS = ("clear", "zero")  # injection points of the preprocessing kernel
+OF_POSTPROCESS = ("is_added",)  # of the postprocessing kernel
 # Injection points of the forward kernels that load by TMA
 OF_TMA = ("wait_filled", "wait_empty", "whole", "expected_bytes", "fence_shared")
 OF_DQ = ("statistics_row", "keep_listed_keys", "release_scored", "release_multiplied", "dq_factor")  # of the dQ kernel
@@ -203,9 +204,7 @@ class Injection:
 
     def part(self, kind: str) -> "Injection":
         """The replacements of a backward mutant that belong to one of its kernels."""
-        apart = {"preprocess": OF_PREPROCESS, "dq": OF_DQ}
-        if kind == "postprocess":
-            return NO_INJECTION
+        apart = {"preprocess": OF_PREPROCESS, "dq": OF_DQ, "postprocess": OF_POSTPROCESS}
         here = {
             name: bug
             for name, bug in self.replacements.items()

@@ -5,7 +5,7 @@ On a GPU most of them give right answers most of the time. The emulated GPU sees
 
 from __future__ import annotations
 
-from cutlass import Int32, Int64, cute
+from cutlass import Boolean, Int32, Int64, cute
 
 from kernels.mutants.blocksparse.registration import register_mutant
 
@@ -57,9 +57,35 @@ def _not_zeroed(target: cute.Pointer, thread: Int32, size: int):
 
 register_mutant(
     "dq_not_zeroed",
-    "The dQ accumulator starts with what the memory held: right as long as the allocator hands out zeros.",
+    "Atomic adds: the dQ accumulator starts with what the memory held: right as long as the allocator hands out zeros.",
     "invented, after accumulators allocated with torch.empty",
     backward={"zero": _not_zeroed},
+)
+
+
+@cute.jit
+def _never_first(rank: Int32) -> Boolean:
+    return Boolean(False)
+
+
+register_mutant(
+    "first_add_adds",
+    "Ordered adds: the first KV tile adds to what the memory held: right as long as the allocator hands out zeros.",
+    "invented, as dq_not_zeroed",
+    backward={"is_first": _never_first},
+)
+
+
+@cute.jit
+def _always_added(semaphores: cute.Pointer, tile: Int32) -> Boolean:
+    return Boolean(True)
+
+
+register_mutant(
+    "unvisited_dq_read",
+    "Ordered adds: dQ of a tile that no KV tile adds to is what the accumulator held, which nothing has written.",
+    "invented, after gradients of rows without keys",
+    backward={"is_added": _always_added},
 )
 
 

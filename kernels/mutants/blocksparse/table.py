@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from cutlass import Float32, Int32, cute
+from cutlass import Boolean, Float32, Int32, cute
 from torch import Tensor
 
 import kernels.mutants.blocksparse
@@ -143,7 +143,8 @@ def _no_wait(semaphore: cute.Pointer, lock: Int32):
 
 register_mutant(
     "wait_missing",
-    "KV tiles add to dQ in any order: repeats differ in their last bits, with more than two tiles adding.",
+    "KV tiles add to dQ in any order: repeats differ in their last bits, with more than two tiles adding, and what is "
+    "added before the first one stores is lost.",
     "invented",
     backward={"wait": _no_wait},
 )
@@ -157,9 +158,23 @@ def _wait_for_first(semaphore: cute.Pointer, lock: Int32):
 
 register_mutant(
     "only_the_first_waits",
-    "Only rank 0 waits; the others add when they come: repeats differ in their last bits, under load.",
+    "Only rank 0 waits; the others add when they come: repeats differ in their last bits, under load, and what is "
+    "added before rank 0 stores is lost.",
     "invented",
     backward={"wait": _wait_for_first},
+)
+
+
+@cute.jit
+def _first_two(rank: Int32) -> Boolean:
+    return rank <= 1
+
+
+register_mutant(
+    "second_add_stores",
+    "Ordered adds: the second KV tile of a dQ tile stores as the first one does, whose share of dQ is lost.",
+    "invented, after the first ordered add that stores",
+    backward={"is_first": _first_two},
 )
 
 

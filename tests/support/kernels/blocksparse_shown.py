@@ -125,6 +125,7 @@ KERNELS: dict[str, tuple[Case, set[str]]] = {
     "dk_not_scaled": (_of(70, 70), {"dk wrong"}),
     "first_head_of_a_group_alone": (_of(70, 70), {"dk wrong"}),
     "semaphore_of_kv_heads": (_of(70, 150, mask=Full()), {"hang"}),
+    "unvisited_dq_read": (_of(260, 70, mask=Window(20, 0)), UNWRITTEN),
     "scores_read_before_commit": (TENSOR_MEMORY, EARLY),
     "output_rescaled_before_commit": (TENSOR_MEMORY, EARLY),
     "phase_not_flipped": (TENSOR_MEMORY, EARLY),

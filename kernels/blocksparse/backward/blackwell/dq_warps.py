@@ -17,13 +17,13 @@ writes to shared memory and after the acquire, and the release after them.
 import cutlass
 from cutlass import Boolean, Float32, Int32, cute
 
+from kernels.blocksparse.backward import dq_accumulator
 from kernels.blocksparse.backward.blackwell import turns
 from kernels.blocksparse.backward.blackwell.tuning import DQ_COLUMNS, DQ_WARPS, Q_STAGES, SOFTMAX_WARPS
 from kernels.blocksparse.backward.intrinsics import add_four
-from kernels.blocksparse.backward.mainloop_mma import release, target_of, wait
+from kernels.blocksparse.backward.mainloop_mma import add_run, release, target_of, wait
 from kernels.blocksparse.backward.tile_iterator import Block, block_at
 from kernels.blocksparse.common import tcgen05
-from kernels.blocksparse.common.bulk import add_run
 from kernels.blocksparse.spec.sm100 import ROWS
 
 VECTOR = 4
@@ -50,13 +50,13 @@ def add_dq_of_steps(w) -> None:
         turns.arrive(w.dq_read)
         tile = w.mdQ + cute.assume(target_of(w, block, Int32(0)), divby=VECTOR)
         if cutlass.const_expr(w.tiling.bulk_dq):
-            add_in_bulk(w, rdQ, tile, block)
+            add_in_bulk(w, rdQ, block, tile)
         else:
             if cutlass.const_expr(deterministic):
                 if w.thread == LEADER:
                     wait(w, block)
                 meet()
-            add(w, rdQ, tile)
+            add_by_threads(w, rdQ, block, tile)
             if cutlass.const_expr(deterministic):
                 meet()
         if cutlass.const_expr(deterministic):  # noqa: SIM102 (one is for the compiler)
@@ -68,6 +68,25 @@ def add_dq_of_steps(w) -> None:
 
 
 @cute.jit
+def add_by_threads(w, rdQ: cute.Tensor, block: Block, tile: cute.Pointer) -> None:
+    """Adds a row of dQ, or stores it: NOTE [first add] of dq_accumulator.py."""
+    if cutlass.const_expr(w.variant.deterministic):
+        if w.kernel.is_first(block.rank):
+            store(w, rdQ, tile)
+        else:
+            add(w, rdQ, tile)
+    else:
+        add(w, rdQ, tile)
+
+
+@cute.jit
+def store(w, rdQ: cute.Tensor, tile: cute.Pointer) -> None:
+    """Stores a row of dQ: NOTE [dQ of tcgen05]."""
+    here, there = dq_accumulator.fragment_views(rdQ, tile + w.row * VECTOR, ROWS, VECTOR)
+    cute.autovec_copy(here, there)
+
+
+@cute.jit
 def add(w, rdQ: cute.Tensor, tile: cute.Pointer) -> None:
     """Adds a row of dQ: NOTE [dQ of tcgen05]."""
     start = tile + w.row * VECTOR
@@ -76,7 +95,7 @@ def add(w, rdQ: cute.Tensor, tile: cute.Pointer) -> None:
 
 
 @cute.jit
-def add_in_bulk(w, rdQ: cute.Tensor, tile: cute.Pointer, block: Block) -> None:
+def add_in_bulk(w, rdQ: cute.Tensor, block: Block, tile: cute.Pointer) -> None:
     """Adds all rows of dQ: NOTE [bulk adds]."""
     publish, buffers_read, per_buffer = w.kernel.publish_dq, w.kernel.dq_buffers_read, DQ_COLUMNS * ROWS
     for i in cutlass.range_constexpr(w.tiling.dim // DQ_COLUMNS):
@@ -93,7 +112,7 @@ def add_in_bulk(w, rdQ: cute.Tensor, tile: cute.Pointer, block: Block) -> None:
             if cutlass.const_expr(w.variant.deterministic and i == 0):
                 wait(w, block)
                 cute.arch.fence_proxy("async.global")
-            add_run(tile + i * per_buffer, buffer, 4 * per_buffer)
+            add_run(w, block.rank, tile + i * per_buffer, buffer, 4 * per_buffer)
             cute.arch.cp_async_bulk_commit_group()
 
 

@@ -23,16 +23,20 @@ class BlackwellPostprocess(Postprocess):
     tune = staticmethod(lambda variant, arch: blackwell_backward_tuning(variant))
 
     @cute.jit
-    def queries(self, mdQ, dq_sum, queries, sizes, cta, copy, sdQ, thread, scale) -> None:
-        """One tile of dQ. sizes: (heads_q, m_blocks, tiles)."""
-        tiling, (heads, m_blocks, tiles) = self.tiling, sizes
+    def queries(self, mdQ, sums, queries, sizes, cta, copy, sdQ, thread, scale) -> None:
+        """One tile of dQ. sums: (dq_sum, semaphores); sizes: (heads_q, m_blocks, tiles)."""
+        tiling, (heads, m_blocks, tiles), (dq_sum, semaphores) = self.tiling, sizes, sums
+        added = self.is_added(semaphores, cta)
         m_block, head, batch = cta % m_blocks, cta // m_blocks % heads, cta // m_blocks // heads
         seq_q = sequence(queries, batch)
         first_row = m_block * tiling.tile_m
         if first_row < seq_q.length:
             tile = tile_number(tiles, batch, head, seq_q.begin, tiling.tile_m) + m_block
             source = dq_sum + cute.assume(tile * (tiling.tile_m * tiling.dim), divby=VECTOR)
-            self.share_sums(source, Int64(0), Int32(1), scale, sdQ, thread)
+            if added:
+                self.share_sums(source, Int64(0), Int32(1), scale, sdQ, thread)
+            else:
+                self.share_zeros(sdQ, thread)
             cute.arch.sync_threads()
             row = mdQ.at(batch, Int64(seq_q.begin) + first_row, head)
             store_rows(copy, sdQ, (row, mdQ.stride_row), seq_q.length - first_row)
@@ -55,6 +59,16 @@ class BlackwellPostprocess(Postprocess):
                 store_rows(copy, sdKV, (row, mdKV[which].stride_row), seq_k.length - first_row)
                 if cutlass.const_expr(which == 0):
                     cute.arch.sync_threads()
+
+    @cute.jit
+    def share_zeros(self, sX: cute.Tensor, thread) -> None:
+        """A tile of zeros to shared memory."""
+        zeros = cute.make_rmem_tensor(EIGHT, self.dtype)
+        zeros.fill(self.dtype(0.0))
+        row, half, pieces = thread % ROWS, thread // ROWS, self.tiling.dim // 2 // EIGHT
+        for piece in cutlass.range_constexpr(pieces):
+            own = cute.local_tile(sX, (1, EIGHT), (row, half * pieces + piece))
+            cute.autovec_copy(zeros, own[0, None])
 
     @cute.jit
     def share_sums(self, source, between: Int64, parts: Int32, scale: Float32, sX: cute.Tensor, thread) -> None:

@@ -22,12 +22,11 @@ from cutlass import Boolean, Int32, Int64, cute
 
 from kernels.blocksparse.backward import dq_accumulator
 from kernels.blocksparse.backward.by_gradient.mainloop import PIECES, Barrier
-from kernels.blocksparse.backward.mainloop_mma import semaphore_of, target_of
+from kernels.blocksparse.backward.mainloop_mma import add_run, semaphore_of, target_of
 from kernels.blocksparse.backward.tile_iterator import Block, block_at
 from kernels.blocksparse.backward.tiling import DQ_COLUMNS
 from kernels.blocksparse.backward.transposed import turns
 from kernels.blocksparse.backward.transposed.turns import GROUPS, DqBarrier
-from kernels.blocksparse.common.bulk import add_run
 
 WARPS = GROUPS + 1  # that add in order: the first pieces of each warpgroup, the last ones of both
 
@@ -96,7 +95,7 @@ def add_piece(w, step: Int32, group: Int32, piece: cutlass.Constexpr) -> None:
     if cute.arch.lane_idx() == 0:
         offset = target_of(w, block, Int32(0)) + dq_accumulator.group_offset(tiling, step % tiling.steps, group)
         source = w.storage.sdQ.iterator + cute.assume(group * size, divby=size)
-        add_run(w.mdQ + cute.assume(offset + piece * size, divby=4), source, 4 * size)
+        add_run(w, block.rank, w.mdQ + cute.assume(offset + piece * size, divby=4), source, 4 * size)
     cute.arch.cp_async_bulk_commit_group()
 
 

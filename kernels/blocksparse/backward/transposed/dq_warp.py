@@ -3,7 +3,8 @@
 """The dQ warp of the transposed main loop: adds what each warpgroup left in shared memory, by bulk reductions.
 
 NOTE [ordered bulk adds] A block's semaphore is acquired before its first step's reductions and released when those of
-its last step are complete. Reductions take the path of the async proxy: a fence orders them after the acquire, and
+its last step are complete. The first block of a tile has bulk copies in place of reductions: NOTE [first add] of
+dq_accumulator.py. Both take the path of the async proxy: a fence orders them after the acquire, and
 `wait_group`, not only its `.read`, and a fence order the release after them. Multiplying warps wait for none of it but
 for their buffer, which is empty once it has been read.
 """
@@ -12,11 +13,10 @@ import cutlass
 from cutlass import Int32, cute
 
 from kernels.blocksparse.backward import dq_accumulator
-from kernels.blocksparse.backward.mainloop_mma import release, target_of, wait
+from kernels.blocksparse.backward.mainloop_mma import add_run, release, target_of, wait
 from kernels.blocksparse.backward.tile_iterator import Block, block_at
 from kernels.blocksparse.backward.transposed import turns
 from kernels.blocksparse.backward.transposed.turns import GROUPS, DqBarrier
-from kernels.blocksparse.common.bulk import add_run
 
 
 @cute.jit
@@ -37,7 +37,7 @@ def add_dq_of_steps(w) -> None:
             if cute.arch.lane_idx() == 0:
                 offset = target_of(w, block, Int32(0)) + dq_accumulator.group_offset(tiling, step % steps, group)
                 target = w.mdQ + cute.assume(offset, divby=4)
-                add_run(target, w.storage.sdQ.iterator + group * share, 4 * share)
+                add_run(w, block.rank, target, w.storage.sdQ.iterator + group * share, 4 * share)
             cute.arch.cp_async_bulk_commit_group()
         for group in cutlass.range_constexpr(GROUPS):
             cute.arch.cp_async_bulk_wait_group(GROUPS - 1 - group, read=True)

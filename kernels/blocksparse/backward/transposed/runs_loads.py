@@ -17,11 +17,9 @@ from typing import NamedTuple
 
 import cutlass
 from cutlass import Int32, Int64, cute
-from cutlass._mlir.dialects import llvm
-from cutlass.cutlass_dsl import dsl_user_op
 
 from kernels.blocksparse.backward.dq_accumulator import tile_number
-from kernels.blocksparse.backward.mainloop_mma import release, semaphore_of, target_of, wait
+from kernels.blocksparse.backward.mainloop_mma import add_run, rank_of, release, semaphore_of, target_of, wait
 from kernels.blocksparse.backward.tile_iterator import Block, block_at, find_entry
 from kernels.blocksparse.backward.tiling import ENTRY_STAGES, RUN_STEP, RUN_TILES
 from kernels.blocksparse.backward.transposed import turns
@@ -197,9 +195,9 @@ def add_dq_of_pieces(w) -> None:
                 if step.offset == 0:
                     acquire(w, block_at(w.storage.sEntries, entry + step.tile))
             if cute.arch.lane_idx() == 0:
-                add_first(w, step, group)
+                add_first(w, entry, step, group)
                 if cutlass.const_expr(not ordered):
-                    add_rest(w, step, group)
+                    add_rest(w, entry, step, group)
             cute.arch.cp_async_bulk_commit_group()
         ended = ended_step(part + 1, step.parts)
         released = Int32(0)
@@ -237,7 +235,7 @@ def cross(w, entry: Int32, step: Step, ends: cutlass.Boolean) -> Int32:
                 wait(w, second)
             cute.arch.fence_proxy("async.global")
             for group in cutlass.range_constexpr(GROUPS):
-                add_rest(w, step, group)
+                add_rest(w, entry, step, group)
                 cute.arch.cp_async_bulk_commit_group()
         cute.arch.sync_warp()
     return released
@@ -268,21 +266,23 @@ def release_added(w, block: Block) -> None:
 
 
 @cute.jit
-def add_first(w, step: Step, group: cutlass.Constexpr) -> None:
-    """Adds one warpgroup's share of a step to the tile in which it begins: NOTE [dQ by dim]."""
+def add_first(w, entry: Int32, step: Step, group: cutlass.Constexpr) -> None:
+    """Adds one warpgroup's share of a step to the tile in which it begins: NOTE [dQ by dim]. entry: of its piece."""
     half = cutlass.const_expr(w.tiling.dim // GROUPS)
-    target = share_of(w, step, step.tile, group) + step.offset * half
-    add_bytes(w.mdQ + cute.assume(target, divby=4), storage_of(w, group), step.here(w.tiling.tile_m) * (4 * half))
+    offset = share_of(w, step, step.tile, group) + step.offset * half
+    target, source = w.mdQ + cute.assume(offset, divby=4), storage_of(w, group)
+    add_run(w, rank_of(w, entry + step.tile), target, source, step.here(w.tiling.tile_m) * (4 * half))
 
 
 @cute.jit
-def add_rest(w, step: Step, group: cutlass.Constexpr) -> None:
+def add_rest(w, entry: Int32, step: Step, group: cutlass.Constexpr) -> None:
     """Adds what is left of it, if anything, to the tile after that."""
     half, here = cutlass.const_expr(w.tiling.dim // GROUPS), step.here(w.tiling.tile_m)
     if here < step.rows:
-        target, source = share_of(w, step, step.tile + 1, group), storage_of(w, group)
+        offset, source = share_of(w, step, step.tile + 1, group), storage_of(w, group)
         rest = source + cute.assume(here * half, divby=4)
-        add_bytes(w.mdQ + cute.assume(target, divby=4), rest, (step.rows - here) * (4 * half))
+        target = w.mdQ + cute.assume(offset, divby=4)
+        add_run(w, rank_of(w, entry + step.tile + 1), target, rest, (step.rows - here) * (4 * half))
 
 
 def share_of(w, step: Step, tile: Int32, group: int) -> Int64:
@@ -294,19 +294,3 @@ def share_of(w, step: Step, tile: Int32, group: int) -> Int64:
 def storage_of(w, group: int) -> cute.Pointer:
     """A warpgroup's share of dQ in shared memory."""
     return w.storage.sdQ.iterator + group * (RUN_STEP * w.tiling.dim // GROUPS)
-
-
-@dsl_user_op
-def add_bytes(target, source, size, *, loc=None, ip=None) -> None:
-    """One thread: `bulk.add_run` of a number of bytes that is known when the kernel runs."""
-    values = [pointer.toint(loc=loc, ip=ip).ir_value(loc=loc, ip=ip) for pointer in (target, source)]
-    llvm.inline_asm(
-        None,
-        [*values, Int32(size).ir_value(loc=loc, ip=ip)],
-        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [$0], [$1], $2;",
-        "l,r,r",
-        has_side_effects=True,
-        asm_dialect=llvm.AsmDialect.AD_ATT,
-        loc=loc,
-        ip=ip,
-    )

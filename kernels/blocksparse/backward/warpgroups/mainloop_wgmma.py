@@ -33,6 +33,7 @@ from kernels.blocksparse.backward.mainloop_mma import (
     is_masked,
     load_following,
     probabilities,
+    rank_of,
     refill,
     release_by_one_thread,
     sync_group,
@@ -112,7 +113,7 @@ def mainloop_wgmma(w) -> None:
         await_acquired(w, iterations - 1)
         finish(2)
         if cutlass.const_expr(not w.variant.separate_dq):
-            add_fragment(w, rdQ, target)
+            add_fragment(w, rdQ, rank_of(w, w.total - 1), target)
         finish()
         end(w)
 
@@ -143,7 +144,7 @@ def add_unless_first(w, rdQ: cute.Tensor | None, iteration: Int32, target: Int64
     """Adds the last step's dQ in memory, if there was a last step; a block's last one notifies the release warp."""
     if cutlass.const_expr(not w.variant.separate_dq):  # noqa: SIM102
         if iteration > 0:
-            add_fragment(w, rdQ, target)
+            add_fragment(w, rdQ, rank_of(w, (iteration - 1) // w.tiling.steps), target)
     if cutlass.const_expr(w.tiling.release_warp):  # noqa: SIM102
         if iteration > 0 and iteration % w.tiling.steps == 0:
             notify_release_warp()

@@ -31,7 +31,7 @@ from kernels.blocksparse.lists.types import Bits, BlockList, BlockLists
 from kernels.blocksparse.lists.write_order import with_order
 from kernels.blocksparse.planner.planner import least_blocking
 from kernels.blocksparse.spec.signature import ordered
-from kernels.blocksparse.spec.variant import MASKS, NO_INJECTION, OF_PREPROCESS, Injection, Variant
+from kernels.blocksparse.spec.variant import MASKS, NO_INJECTION, OF_POSTPROCESS, OF_PREPROCESS, Injection, Variant
 from kernels.mutants.blocksparse.table import MUTANTS
 
 ARCH = "sm_90a"
@@ -166,7 +166,7 @@ CAPPED = of((200,), (130,), 2, 1, mask="causal", softcap=1.5)
 
 def replaced_by(name: str) -> set[str]:
     """The injection points of a mutant in the backward kernel."""
-    return set(MUTANTS[name].injection.backward.replacements) - set(OF_PREPROCESS)
+    return set(MUTANTS[name].injection.backward.replacements) - {*OF_PREPROCESS, *OF_POSTPROCESS}
 
 
 DAILY = ("lock_is_n_block", "wait_missing")
