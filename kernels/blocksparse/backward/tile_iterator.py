@@ -241,7 +241,7 @@ def block_at(sEntries: cute.Tensor, entry: Int32) -> Block:
 
 def rank_at(sEntries: cute.Tensor, entry: Int32) -> Int32:
     """The rank of entry number `entry`, which must be in the entry buffer: one word, for threads with few registers."""
-    return sEntries[Block._fields.index("rank"), Int32(Uint32(entry) % ENTRY_STAGES)]
+    return Int32(sEntries[Block._fields.index("rank"), Int32(Uint32(entry) % ENTRY_STAGES)])
 
 
 def as_block(rBlock: Any) -> Block:
