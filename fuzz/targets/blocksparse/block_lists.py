@@ -23,7 +23,7 @@ from kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, Schedule, 
 from kernels.blocksparse.lists.types import Bits, BlockList, BlockLists, BlockSparse
 from kernels.blocksparse.lists.write_order import with_order
 from kernels.blocksparse.planner.planner import least_blocking
-from kernels.blocksparse.spec.variant import LARGEST_DIM, forward_products
+from kernels.blocksparse.spec.variant import LARGE_TILES, LARGEST_DIM, forward_products
 from oracles.masks import Causal, Full, Window, kinds, varies_by_batch, varies_by_head
 from oracles.problem import AnyProblem, cumulative, dense_mask
 
@@ -33,6 +33,7 @@ HALVED = "halved"  # lists over tiles of 128 keys, of which halve_keys makes suc
 FASTEST = "fastest"  # products of the forward kernel: what the arch has best
 SCHEDULES = ("ascending", "descending", "shuffled", "planned")
 TILES = (64, 128)
+WIDE_TILES = tuple(tile_m for tile_m, _ in LARGE_TILES.values())  # queries of those that forward kernels alone have
 SOURCES = ("builder", "ranges", "linear")  # of lists for intervals: bounds, ranges, or LinearBlockSparse tuples
 UNUSED = 0x3FFFFFF  # a block number, slot or rank that nothing has
 Options: TypeAlias = tuple[tuple[str, str | int | bool], ...]

@@ -36,6 +36,7 @@ from fuzz.targets.blocksparse.block_lists import (
     SCHEDULES,
     SOURCES,
     TILES,
+    WIDE_TILES,
     as_ranges,
     default_variant,
     expressible,
@@ -75,9 +76,8 @@ _SURFACE = Surface.declared(
         ),
     ),
 )
-LARGE = tuple(tile_m for tile_m, _ in LARGE_TILES.values())
 _KNOWN = {
-    "tile_m": (*TILES, *LARGE),
+    "tile_m": (*TILES, *WIDE_TILES),
     "tile_n": TILES,
     "mask": MASKS,
     "lists": (*LISTS, HALVED),
@@ -85,7 +85,7 @@ _KNOWN = {
     "schedule": SCHEDULES,
     "deterministic": (False, True),
     "products": (FASTEST, *PRODUCTS),
-    "wide": (0, *LARGE),
+    "wide": (0, *WIDE_TILES),
     "keys": two_calls.KEYS,
     "slots": range(1, 1025),
     "warps": ("in_order", "random", "starve_oldest", "one_first"),
@@ -363,7 +363,7 @@ _RULES = (
     ),
     Rule(
         "lists of wide tiles beside lists of tiles that are as wide",
-        lambda case: bool(options_of(case)["wide"]) and options_of(case)["tile_m"] in LARGE,
+        lambda case: bool(options_of(case)["wide"]) and options_of(case)["tile_m"] in WIDE_TILES,
     ),
     Rule("a scale that is not positive", _bad_scale, "refuses"),
 )
