@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from oracles.problem import Dtype
@@ -12,6 +13,7 @@ class KernelChoice:
     """Conditions on a case under which one variant of a kernel runs.
 
     variant       options that the case's variant has, among those that the target offers for its problem
+    absent        names of options that it does not have: those of other kernels, with `variant` as a part of theirs
     dtype         None: any
     dims          least and most head dim; None: any
     softcap       whether there is one; None: either
@@ -27,3 +29,8 @@ class KernelChoice:
     masks: frozenset[str] | None = None
     least_q: int = 0
     least_k: int = 0
+    absent: frozenset[str] = frozenset()
+
+    def has(self, variant: Mapping[str, object]) -> bool:
+        """True if this kernel is the one of a case with these options."""
+        return self.variant.items() <= variant.items() and self.absent.isdisjoint(variant)

@@ -71,5 +71,4 @@ def variants_of(kernel: KernelChoice | None, variants: tuple[Variant, ...]) -> t
     """Those of a problem's variants that `kernel` has; all where none is its."""
     if kernel is None:
         return variants
-    wanted = kernel.variant.items()
-    return tuple(variant for variant in variants if wanted <= variant.items()) or variants
+    return tuple(variant for variant in variants if kernel.has(variant)) or variants

@@ -48,7 +48,7 @@ def _bugs(scores: Scoreboard) -> Table:
     made.add_column("by", overflow="fold")
     for name in ["tokens"] * smaller + [_short(name) for name in others]:
         made.add_column(name, justify="right", no_wrap=True)
-    tried = [bug for bug in scores.bugs if bug.seen]  # the time may have been up before
+    tried = [bug for bug in scores.bugs if bug.seen]  # of others no trial could run
     for bug in sorted(tried, key=lambda bug: (bug.median, bug.worst, bug.name)):
         tokens = [str(bug.smallest.tokens) if bug.smallest else "·"] * smaller
         made.add_row(*_row(bug), *tokens, *(_rate(bug, *pair) for pair in others.values()))

@@ -81,12 +81,13 @@ class Scoreboard(msgspec.Struct, frozen=True):
 
 
 def make_scoreboard(settings: Settings, ended: Iterable[Ended]) -> Scoreboard:
-    """The board of everything that ended. Raises ValueError where nothing has."""
+    """The board of everything that ended; a mutant whose trials were all cut has no row, so that what goes on looks for
+    it again. Raises ValueError where there is no row."""
     by_bug: dict[str, list[Ended]] = defaultdict(list)
     everything = sorted(ended, key=lambda one: (one.trial.bug, one.trial.generator, one.trial.seed))
     for one in everything:
         by_bug[one.trial.bug].append(one)
-    bugs = tuple(_bug(name, ones) for name, ones in by_bug.items())
+    bugs = tuple(_bug(name, ones) for name, ones in by_bug.items() if any(one.error or _whole(one) for one in ones))
     if not bugs:
         raise ValueError("no trial has ended: nothing to show")
     return _summed(_machine(), settings, bugs, _alarms(everything))

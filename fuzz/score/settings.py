@@ -19,7 +19,7 @@ class Settings(msgspec.Struct, frozen=True):
                 found, until every other project's rule and ours has seen it or so many cases are done; as many trials
                 draw uniformly
     keys        kernels of each target that a score may compile (each takes seconds): cases that need others are drawn
-                again. 128 are all that sessions of `blocksparse` draw, some 100
+                again. 160 are all that sessions of `blocksparse` draw, some 140
     minimize_runs  of each mutant's last trial, if it finds it; 0: none are minimised
     skip        mutants that are not looked for
     limits, starts, first  fewer cases, another first seed, for some mutants; in which order they are looked for, before
@@ -33,7 +33,7 @@ class Settings(msgspec.Struct, frozen=True):
     repeats: int = 2
     peer_seeds: int = 3
     peer_cases: int = 40
-    keys: int = 128
+    keys: int = 160
     minimize_runs: int = 40
     minimize_seconds: float = 60.0
     device: Device = "host"

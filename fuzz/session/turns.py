@@ -63,8 +63,9 @@ def _order(kernels: tuple[KernelChoice, ...], draw: random.Random) -> list[Kerne
 
 
 def _properties(kernel: KernelChoice) -> set[tuple[str, object]]:
-    """What tells a kernel from others: options, dtype, dims, softcap."""
-    return {*kernel.variant.items(), ("dtype", kernel.dtype), ("dims", kernel.dims), ("softcap", kernel.softcap)}
+    """What tells a kernel from others: options, those that it does not have, dtype, dims, softcap."""
+    options = {**kernel.variant, **dict.fromkeys(kernel.absent)}
+    return {*options.items(), ("dtype", kernel.dtype), ("dims", kernel.dims), ("softcap", kernel.softcap)}
 
 
 def _places(kernels: int, seed_cases: tuple[Case, ...]) -> list[Case | int]:

@@ -23,7 +23,7 @@ from kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, Schedule, 
 from kernels.blocksparse.lists.types import Bits, BlockList, BlockLists, BlockSparse
 from kernels.blocksparse.lists.write_order import with_order
 from kernels.blocksparse.planner.planner import least_blocking
-from kernels.blocksparse.spec.variant import LARGEST_DIM, forward_products
+from kernels.blocksparse.spec.variant import LARGE_TILES, LARGEST_DIM, forward_products
 from oracles.masks import Causal, Full, Window, kinds, varies_by_batch, varies_by_head
 from oracles.problem import AnyProblem, cumulative, dense_mask
 
@@ -33,6 +33,7 @@ HALVED = "halved"  # lists over tiles of 128 keys, of which halve_keys makes suc
 FASTEST = "fastest"  # products of the forward kernel: what the arch has best
 SCHEDULES = ("ascending", "descending", "shuffled", "planned")
 TILES = (64, 128)
+WIDE_TILES = tuple(tile_m for tile_m, _ in LARGE_TILES.values())  # queries of those that forward kernels alone have
 SOURCES = ("builder", "ranges", "linear")  # of lists for intervals: bounds, ranges, or LinearBlockSparse tuples
 UNUSED = 0x3FFFFFF  # a block number, slot or rank that nothing has
 Options: TypeAlias = tuple[tuple[str, str | int | bool], ...]
@@ -49,6 +50,7 @@ def default_variant() -> dict[str, str | int | bool]:
         "schedule": "ascending",
         "deterministic": True,
         "products": FASTEST,
+        "wide": 0,
     }
 
 
@@ -100,7 +102,7 @@ def _key(case: Case) -> tuple[AnyProblem, Options, int]:
     """What decides the lists of a case: a follow-up case that only changes numbers has those of its source."""
     options = options_of(case)
     p = with_fields(case.problem, dim=8, dim_v=8, dtype="float16", layout="padded", scale=None, softcap=0.0, bias=None)
-    named = tuple((name, options[name]) for name in ("tile_m", "tile_n", "mask", "lists", "schedule"))
+    named = tuple((name, options[name]) for name in ("tile_m", "tile_n", "mask", "lists", "schedule", "wide"))
     named += (("source", source_of(case)),)
     return p, named, case.inputs.seed if options["schedule"] == "shuffled" else 0
 
@@ -115,21 +117,28 @@ def _made(p: AnyProblem, named: Options, seed: int, parity: int | None = None) -
         "schedule": ASCENDING if halved else schedule,
         "backward": p.backward,
     }
-    if options["mask"] == "band":
-        left, right, align = _band(p)
-        made = bands.band(p.lengths_q, p.lengths_k, left=left, right=right, align=align, device="cpu", **tiles)
-    elif options["mask"] == "intervals":
-        made = _from_intervals(p, str(options["source"]), **tiles)
-    else:
-        made = _from_tokens(p, str(options["lists"]), **tiles)
+    made = _built(p, options, tiles)
     if halved:
         made = halve_keys(made, p.lengths_k)
         made = with_order(made, schedule) if p.backward else replace(made, schedule=schedule)
+    if options["wide"]:
+        sizes = {"tile_m": int(options["wide"]), "tile_n": int(options["tile_n"]), "backward": False}
+        made = replace(made, wide=_built(p, options, sizes))
     if parity is not None:
         made = two_calls.keys_of_parity(made, parity)
     if options["schedule"] == "planned" and p.backward:
         made = least_blocking(made, heads_q=p.heads_q, heads_kv=p.heads_kv, batch=p.batch).blocks
     return laid_out(made, str(options["lists"]))
+
+
+def _built(p: AnyProblem, options: Mapping[str, str | int | bool], tiles: dict[str, Any]) -> BlockSparse:
+    """Lists of these tiles by the builder of the mask's kind. tiles: sizes, directions and schedule."""
+    if options["mask"] == "band":
+        left, right, align = _band(p)
+        return bands.band(p.lengths_q, p.lengths_k, left=left, right=right, align=align, device="cpu", **tiles)
+    if options["mask"] == "intervals":
+        return _from_intervals(p, str(options["source"]), **tiles)
+    return _from_tokens(p, str(options["lists"]), **tiles)
 
 
 def as_ranges(p: AnyProblem) -> bool:
@@ -148,7 +157,7 @@ def _from_intervals(p: AnyProblem, source: str, **tiles: Any) -> BlockSparse:
         sizes = made.tile_m, made.tile_n
         back = linear.from_linear(*linear.to_linear(made), made.mask, p.lengths_q, p.lengths_k, tiles=sizes)
         made = replace(back, schedule=made.schedule)
-        if p.backward and made.order is None:
+        if made.backward is not None and made.order is None:
             made = with_order(made)
     return made
 
@@ -252,7 +261,8 @@ def laid_out(blocks: BlockSparse, layout: str) -> BlockSparse:
         backward = BlockLists(*(_padded(one, layout, rows) for one in (backward.partial, backward.full)))
     forward = BlockLists(*(_padded(one, layout, columns) for one in (forward.partial, forward.full)))
     lpt = None if layout == "compact" else blocks.lpt
-    return replace(blocks, forward=forward, backward=backward, mask=mask, order=order, lpt=lpt)
+    wide = None if blocks.wide is None else laid_out(blocks.wide, layout)
+    return replace(blocks, forward=forward, backward=backward, mask=mask, order=order, lpt=lpt, wide=wide)
 
 
 def _band(problem: AnyProblem):

@@ -128,6 +128,7 @@ def _cannot(case: Case, emulated_here: bool) -> bool:
         and isinstance(band, Window)
         and options["mask"] == "band"
         and options["lists"] == "csr"
+        and not options["wide"]
         and fits
         and not case.relations
         and len(ctas) <= MOST
@@ -139,6 +140,7 @@ def rules(emulated_here: bool) -> tuple[Rule, ...]:
     """Rules for CTA-subset cases."""
     why = (
         "ctas: on the emulated GPU only, of a forward pass over padded sequences of one length, with a window as mask, "
-        f"mask='band', lists='csr', 16-byte aligned rows and no relations; at most {MOST}, inside the grid"
+        f"mask='band', lists='csr', one set of lists, 16-byte aligned rows and no relations; at most {MOST}, inside "
+        "the grid"
     )
     return (Rule(why, lambda case: _cannot(case, emulated_here)),)

@@ -21,25 +21,22 @@ _ROOT = Path(__file__).resolve().parents[3]
 def blocksparse_text(case: Case, mutant: str) -> Text:
     """Block lists from `keep` (or from the band's parameters), and the call."""
     p, options = case.problem, options_of(case)
-    lengths = f"{list(p.lengths_q)}, {list(p.lengths_k)}"
     halved = options["lists"] == HALVED
     tile_n = int(options["tile_n"]) * (2 if halved else 1)
     order = "ASCENDING" if halved else "schedule"
     tiles = f"tile_m={options['tile_m']}, tile_n={tile_n}, schedule={order}, backward={p.backward}"
-    how = str(options["mask"])
-    made = {
-        "bits": f"from_mask(keep, {lengths}, {tiles})",
-        "intervals": f"intervals(bounds, {lengths}, {tiles})",
-        "band": f"band({lengths}, {_sides(case)}, {tiles}, device=q.device)",
-    }[how]
+    how, wide = str(options["mask"]), options["wide"]
     call = [f"schedule = {_schedule(case)}"]
     if how == "intervals":
         pad = f"(0, -keep.shape[2] % {options['tile_m']})"
         call.append(f"bounds = torch.nn.functional.pad(runs(keep), {pad})")
-    call.append(f"blocks = {made}")
+    call.append(f"blocks = {_built(case, tiles)}")
     if halved:
         half = f"halve_keys(blocks, {list(p.lengths_k)})"
         call.append(f"blocks = {f'with_order({half}, schedule)' if p.backward else half}")
+    if wide:
+        beside = f"tile_m={wide}, tile_n={options['tile_n']}, backward=False"
+        call.append(f"blocks = replace(blocks, wide={_built(case, beside)})")
     planned = options["schedule"] == "planned" and p.backward
     split = two_calls.splits(case)
     if split:
@@ -74,7 +71,7 @@ def blocksparse_text(case: Case, mutant: str) -> Text:
     )
     lines = [f"sys.path.insert(0, {str(_ROOT)!r})  # the folder that holds `kernels`"]
     imported = [source, sources[how], _SCHEDULES] + [_PLANNER] * planned + [*_TWO_CALLS] * split
-    imported += [*_HALVES] * halved
+    imported += [*_HALVES] * halved + ["dataclasses import replace"] * bool(wide)
     lines += [f"from {one}  # noqa: E402" for one in sorted(set(imported))]
     parts: list[Callable[..., Any]] = [block_lists.runs, block_lists._positions] * (how == "intervals")
     if split:
@@ -96,6 +93,17 @@ _HALVES = (
     "kernels.blocksparse.lists.write_order import with_order",
 )
 _SCHEDULES = "kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, permutation"
+
+
+def _built(case: Case, tiles: str) -> str:
+    """Block lists of these tiles."""
+    p = case.problem
+    lengths = f"{list(p.lengths_q)}, {list(p.lengths_k)}"
+    return {
+        "bits": f"from_mask(keep, {lengths}, {tiles})",
+        "intervals": f"intervals(bounds, {lengths}, {tiles})",
+        "band": f"band({lengths}, {_sides(case)}, {tiles}, device=q.device)",
+    }[str(options_of(case)["mask"])]
 
 
 def _schedule(case: Case) -> str:

@@ -23,7 +23,9 @@ def shapes_of(case: Case) -> tuple[Tensor, BlockSparse, dict[str, str | int | bo
     none: Any = None
     mask: Any = {"bits": Bits(none, none), "intervals": Intervals(none), "band": Band(0, 0, none)}[str(options["mask"])]
     q = torch.empty((1, 1, 1, p.dim), dtype=p.torch_dtype, device="meta")
-    return q, BlockSparse(none, none, mask, int(options["tile_m"]), int(options["tile_n"]), ASCENDING), options
+    tile_m, tile_n, wide = (int(options[name]) for name in ("tile_m", "tile_n", "wide"))
+    beside = BlockSparse(none, none, mask, wide, tile_n, ASCENDING) if wide else None
+    return q, BlockSparse(none, none, mask, tile_m, tile_n, ASCENDING, wide=beside), options
 
 
 def as_metadata(blocks: BlockSparse) -> block_lists.CheckedLists:

@@ -36,6 +36,7 @@ from fuzz.targets.blocksparse.block_lists import (
     SCHEDULES,
     SOURCES,
     TILES,
+    WIDE_TILES,
     as_ranges,
     default_variant,
     expressible,
@@ -76,7 +77,7 @@ _SURFACE = Surface.declared(
     ),
 )
 _KNOWN = {
-    "tile_m": (*TILES, *(tile_m for tile_m, _ in LARGE_TILES.values())),
+    "tile_m": (*TILES, *WIDE_TILES),
     "tile_n": TILES,
     "mask": MASKS,
     "lists": (*LISTS, HALVED),
@@ -84,6 +85,7 @@ _KNOWN = {
     "schedule": SCHEDULES,
     "deterministic": (False, True),
     "products": (FASTEST, *PRODUCTS),
+    "wide": (0, *WIDE_TILES),
     "keys": two_calls.KEYS,
     "slots": range(1, 1025),
     "warps": ("in_order", "random", "starve_oldest", "one_first"),
@@ -175,11 +177,13 @@ class BlockSparseTarget(AutogradTarget, Compiled):
         """The rule of tiles of so many queries, which forward kernels with these products have, and no backward one."""
 
         def refused(case: Case) -> bool:
-            if options_of(case)["tile_m"] != tile_m:
+            p, options = case.problem, options_of(case)
+            if options["tile_m"] != tile_m:
                 return False
-            p = case.problem
-            there = not p.backward and padded_dim(p.dim) <= most and products_of(case, self.arch()) == products
-            return not there
+            if p.backward or padded_dim(p.dim) > most:
+                return True
+            named = options["products"]  # a session for another machine's GPU is planned where there is none
+            return (products_of(case, self.arch()) if named == FASTEST else named) != products
 
         return Rule(f"tiles of {tile_m} queries but for a forward pass by {products} up to head dim {most}", refused)
 
@@ -207,7 +211,8 @@ class BlockSparseTarget(AutogradTarget, Compiled):
     def inspect(self, case: Case) -> list[Finding]:
         """The case's block lists against the token predicate, then whether the backward pass ends."""
         blocks = case_blocks(case, self.mutant)
-        found = block_lists.check(attention_of(case), as_metadata(blocks.launched))
+        lists = [one for one in (blocks.launched, blocks.launched.wide) if one is not None]
+        found = [finding for one in lists for finding in block_lists.check(attention_of(case), as_metadata(one))]
         if found and not (
             self.mutant and self.executable and self.runs(case)
         ):  # a mutant is to be found by a run, where there is one
@@ -355,6 +360,10 @@ _RULES = (
     Rule(
         "lists whose blocks were halved, over tiles of other than 64 keys",
         lambda case: options_of(case)["lists"] == HALVED and options_of(case)["tile_n"] != 64,
+    ),
+    Rule(
+        "lists of wide tiles beside lists of tiles that are as wide",
+        lambda case: bool(options_of(case)["wide"]) and options_of(case)["tile_m"] in WIDE_TILES,
     ),
     Rule("a scale that is not positive", _bad_scale, "refuses"),
 )

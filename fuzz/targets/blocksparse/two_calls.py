@@ -55,7 +55,8 @@ def keys_of_parity(blocks: BlockSparse, parity: int) -> BlockSparse:
         backward, places = listed(backward, parity, by_row=True)
         if isinstance(mask, Bits) and mask.slot_backward is not None:
             mask = replace(mask, slot_backward=beside(mask.slot_backward, places))
-    made = replace(blocks, forward=forward, backward=backward, mask=mask, order=None)
+    wide = None if blocks.wide is None else keys_of_parity(blocks.wide, parity)
+    made = replace(blocks, forward=forward, backward=backward, mask=mask, order=None, wide=wide)
     made = with_order(made) if blocks.order is not None else made
     return with_lpt_order(made) if blocks.lpt is not None else made
 

@@ -3,8 +3,9 @@
 A compile costs seconds, so dtype, head dim and softcap each bring one or two choices of tiles, mask and determinism
 with them, laid out so that every pair of choices occurs up to head dim 128; the mask kind that only some problems can
 have is drawn twice as often where it can be, or half as often again where bits are deterministic. Larger dims have one
-kernel each: tiles of 64 keys and bits. What costs no compile (layout of the lists, schedule; on the emulator the number
-of resident CTAs and the order of warps; keys in two calls) varies freely.
+kernel each: tiles of 64 keys and bits. Wide tiles, which only forward kernels have, cost one more of these kernels: the
+backward pass is that of another choice. What costs no compile (layout of the lists, schedule; on the emulator the
+number of resident CTAs and the order of warps; keys in two calls) varies freely.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from fuzz.core.kernel_choice import KernelChoice
 from fuzz.targets.blocksparse import two_calls
 from fuzz.targets.blocksparse.block_lists import HALVED, LISTS, MASKS_OF, SCHEDULES, expressible
-from kernels.blocksparse.spec.variant import LARGEST_DIM, PADDED_DIMS, padded_dim
+from kernels.blocksparse.spec.variant import LARGE_TILES, LARGEST_DIM, PADDED_DIMS, backward_products, padded_dim
 from oracles.masks import Causal
 from oracles.problem import AnyProblem, Dtype, Problem
 
@@ -35,6 +36,28 @@ _SPECIAL = {
     ("float16", 1): "intervals",
     ("float16", 3): "band",
 }
+# Mask kinds of the forward kernels with wide tiles, by products, and by dtype, padded dim and whether there is a
+# softcap. Blocks of 64 keys and of 128 are among them for both.
+_WIDE = {
+    "wgmma": {
+        ("bfloat16", 32, False): "intervals",
+        ("bfloat16", 32, True): "bits",
+        ("bfloat16", 64, False): "bits",
+        ("float16", 32, False): "band",
+        ("float16", 64, False): "bits",
+        ("float16", 64, True): "bits",
+    },
+    "tcgen05": {
+        ("bfloat16", 32, False): "bits",
+        ("bfloat16", 64, False): "intervals",
+        ("bfloat16", 96, False): "bits",
+        ("bfloat16", 128, False): "band",
+        ("float16", 64, True): "bits",
+        ("float16", 128, False): "band",
+    },
+}
+# Options that a kernel may have beside tiles, mask and determinism
+_FURTHER = frozenset({"products", "wide"})
 
 
 def kernels_for(problem: AnyProblem) -> list[dict[str, Any]]:
@@ -73,6 +96,8 @@ def variants_for(problem: AnyProblem, *, emulated: bool, on_gpu: bool = False) -
     ordered = bool(special) and problem.backward and first["deterministic"]
     kernels = [first] * 2 + special * 3 if ordered else [first] + special * 2
     kernels += [] if on_gpu else _on_blackwell(problem)
+    kernels += wide_kernels(problem, "wgmma", named=emulated)
+    kernels += [] if on_gpu else wide_kernels(problem, "tcgen05")
     found = [kernel | choice for kernel in kernels for choice in free_choices(problem, kernel, emulated)]
     split = [one | {"keys": "split"} for one in found[::SPLIT_SHARE] if two_calls.useful(problem, one["tile_n"])]
     several = problem.layout == "packed" and problem.batch > 1
@@ -131,6 +156,25 @@ def _on_blackwell(problem: AnyProblem) -> list[dict[str, Any]]:
     return [last | {"products": "tcgen05"}] if last["tile_m"] == 128 else []
 
 
+def wide_kernels(problem: AnyProblem, products: str, *, named: bool = True) -> list[dict[str, Any]]:
+    """The choice of wide tiles, where there is one: of 192 queries for products by wgmma, of 256 for tcgen05. Their
+    lists are beside those of the backward pass, whose kernels are those of another choice; a forward pass alone may
+    have no other lists.
+
+    named   lists beside others come with the products; else these are the device's, and wide lists are not read where
+            its forward kernel has no such tiles
+    """
+    padded = padded_dim(problem.dim)
+    mask = _WIDE[products].get((problem.dtype, padded, bool(problem.softcap)))
+    # By tcgen05 the backward pass has kernels of its own at some dims, which are then those of `_on_blackwell`
+    own = products == "tcgen05" and backward_products(products, 128, padded) == products
+    kernels = _on_blackwell(problem) if own else kernels_for(problem)
+    tile_m, _ = LARGE_TILES[products]
+    ways: list[dict[str, Any]] = [{"wide": tile_m} | ({"products": products} if named else {})]
+    ways += [] if problem.backward else [{"tile_m": tile_m, "products": products}]
+    return [kernel | way for kernel in kernels if kernel["mask"] == mask for way in ways]
+
+
 def kernel_choices(*, emulated: bool) -> tuple[KernelChoice, ...]:
     """All kernels that a session draws from where the arch has room and instructions for them, each with the cases that
     it is for."""
@@ -139,7 +183,9 @@ def kernel_choices(*, emulated: bool) -> tuple[KernelChoice, ...]:
     for dtype, (most, capped) in product(dtypes, product(PADDED_DIMS, (False, True))):
         sample = Problem((1,), (1,), 1, 1, most, most, dtype, mask=Causal(), softcap=float(capped))
         least = max((dim for dim in PADDED_DIMS if dim < most), default=0) + 8
-        for kernel in _with_products(sample, emulated) + _on_blackwell(sample):
+        kernels = _with_products(sample, emulated) + _on_blackwell(sample)
+        kernels += wide_kernels(sample, "wgmma", named=emulated) + wide_kernels(sample, "tcgen05")
+        for kernel in kernels:
             ordered = bool(kernel["deterministic"])  # two tiles each way: see KernelChoice
             found.append(
                 KernelChoice(
@@ -150,6 +196,7 @@ def kernel_choices(*, emulated: bool) -> tuple[KernelChoice, ...]:
                     MASKS_OF.get(kernel["mask"]),
                     kernel["tile_m"] + 1 if ordered else 0,
                     kernel["tile_n"] + 1 if ordered else 0,
+                    _FURTHER - kernel.keys(),
                 )
             )
     return tuple(found)

@@ -8,7 +8,7 @@ mutants; each adds its own to MUTANTS and INJECTIONS when it is imported.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -75,9 +75,14 @@ def _injected(
 
 
 def register_list_mutant(name: str, summary: str, source: str, change: Callable[[BlockSparse], BlockSparse]) -> None:
-    """Registers a bug in the metadata."""
-    call = partial(unchecked, change)
-    MUTANTS[name] = BlockSparseMutant(name, summary, source, "metadata", call, blocks=change)
+    """Registers a bug in the metadata: lists of wide tiles have it too."""
+
+    def both(blocks: BlockSparse) -> BlockSparse:
+        changed = change(blocks)
+        return changed if changed.wide is None else replace(changed, wide=change(changed.wide))
+
+    call = partial(unchecked, both)
+    MUTANTS[name] = BlockSparseMutant(name, summary, source, "metadata", call, blocks=both)
 
 
 def unchecked(

@@ -205,6 +205,23 @@ def test_a_trial_that_was_cut_counts_only_where_it_found_its_bug(capsys):
     assert "sdpa!d" not in capsys.readouterr().out
 
 
+def test_a_mutant_whose_trials_were_all_cut_has_no_row():
+    cut = [replace(one("sdpa!d", seed, None), cut=True) for seed in (0, 1)]
+    made = make_scoreboard(WANTED, [*ENDED, *cut])
+    assert [bug.name for bug in made.bugs] == ["sdpa!a", "sdpa!b", "sdpa!c"]
+    board = make_scoreboard(WANTED, ENDED[:3])
+    both = joined(board, make_scoreboard(WANTED, [*ENDED[3:7], *cut]))
+    assert [bug.name for bug in both.bugs] == ["sdpa!a", "sdpa!b", "sdpa!c"] and both.mutants == 3
+    with pytest.raises(ValueError, match="no trial has ended"):
+        make_scoreboard(WANTED, cut)
+
+
+def test_a_mutant_whose_trial_could_not_run_has_a_row_with_the_error():
+    broken = Ended(Trial("sdpa!e", "ours", 0, 100), 0, {}, 0.0, 0.0, error="RunnerError: no child")
+    made = make_scoreboard(WANTED, [*ENDED, broken])
+    assert made.bugs[-1].name == "sdpa!e" and made.bugs[-1].errors and not made.bugs[-1].trials
+
+
 def test_no_case_begins_once_the_time_is_up():
     name = "sdpa!tail_keys_not_masked"
     target, passed = bugs(Settings(pattern=name))[name], []

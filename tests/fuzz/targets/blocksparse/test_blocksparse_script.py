@@ -23,6 +23,14 @@ CASES = {
     "bits": (Problem((70,), (90,), 2, 1, 64, 64, "float16", mask=Causal(), backward=False), {"schedule": "shuffled"}),
     "band": (Problem((70, 9), (90, 80), 2, 1, 64, 64, "float16", mask=Window(20, 3), backward=False), {"mask": "band"}),
     "halved": (Problem((70,), (200,), 1, 1, 64, 64, "float16", mask=Causal("bottom_right")), {"lists": "halved"}),
+    "wide": (
+        Problem((200, 9), (90, 80), 2, 1, 40, 40, "float16", mask=Window(20, 3)),
+        {"mask": "band", "wide": 192, "products": "wgmma"},
+    ),
+    "wide, in two calls": (
+        Problem((70, 200), (90, 180), 1, 1, 64, 64, "bfloat16", "packed", mask=Causal("bottom_right")),
+        {"wide": 192, "products": "wgmma", "keys": "split"},
+    ),
     "intervals": (
         Problem((70, 9), (90, 80), 2, 1, 64, 64, "float16", "packed", Documents((30,)), softcap=5.0, backward=False),
         {"mask": "intervals"},
