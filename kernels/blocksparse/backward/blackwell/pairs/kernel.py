@@ -176,10 +176,11 @@ class PairBackward(BlackwellBackward):
             turns.initialise(turns.barriers(storage.barriers))
             if cutlass.const_expr(self.variant.deterministic):
                 if rank == 0:
-                    number = take_tile_number(order.tile_counter)
-                    storage.sTileNumber[0] = number
-                    there = cute.arch.map_dsmem_ptr(storage.sTileNumber.iterator, Int32(1))
-                    cute.make_tensor(there, cute.make_layout(1))[0] = number
+                    rNumber = cute.make_rmem_tensor(1, Int32)
+                    rNumber[0] = take_tile_number(order.tile_counter)
+                    for cta in cutlass.range_constexpr(CTAS):
+                        there = cute.arch.map_dsmem_ptr(storage.sTileNumber.iterator, Int32(cta))
+                        cute.autovec_copy(rNumber, cute.make_tensor(there, cute.make_layout(1)))
         turns.meet_pair()
 
     @cute.jit
