@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fuzz.devices.emulator import Emulator
+from fuzz.devices.emulator.decode.decoder import Unimplemented
 
 SCHEDULES = ["in_order", "random", "oldest_last", "greedy"]
 K = 64
@@ -106,6 +107,14 @@ def test_a_commit_that_tells_one_cta_only(compiled):
     report, _, _ = multiply(compiled(torch.bfloat16, 256, 128), torch.bfloat16, 256, 128, change)
     assert report.status == "deadlock"
     assert "no CTA of the cluster has arrived at it" in str(report.deadlock)
+
+
+def test_a_kernel_with_instructions_of_one_cta_and_of_two(compiled):
+    def change(ptx):
+        return ptx.replace("tcgen05.dealloc.cta_group::2", "tcgen05.dealloc.cta_group::1")
+
+    with pytest.raises(Unimplemented, match=r"tcgen05\.dealloc.*in a kernel with others of \.cta_group::2"):
+        multiply(compiled(torch.bfloat16, 256, 128), torch.bfloat16, 256, 128, change)
 
 
 def test_a_pair_that_does_nothing_after_one_that_multiplied(compiled):
