@@ -104,9 +104,12 @@ class PairBackward(BlackwellBackward):
     ) -> None:
         variant, tuning = self.variant, self.tiling
         thread, _, _ = cute.arch.thread_idx()
-        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+        # the rank in the cluster; of its special register ptxas does not take a branch to be uniform, and then issues
+        # every product in a loop
+        rank = cute.arch.block_idx()[0] % CTAS
         storage = self.shared_memory()
         self.begin_pair(storage, order, rank, thread)
+        columns = cute.arch.retrieve_tmem_ptr(Float32, 16, storage.held)
         number = cute.arch.block_idx()[0] // CTAS
         if cutlass.const_expr(variant.deterministic):
             number = storage.sTileNumber[0]
@@ -155,23 +158,19 @@ class PairBackward(BlackwellBackward):
                 factors=factors,
                 **turns.barriers(storage.barriers),
             )
-            columns = self.allocate(storage, thread)
             w = Work(**{**w.__dict__, **{f"columns_{name}": columns + at for name, at in tuning.columns.items()}})
             own = row + rank * ROWS
             dk = (gradients.dk.at(batch, own, head_kv), gradients.dk.stride_row)
             dv = (gradients.dv.at(batch, own, head_kv), gradients.dv.stride_row)
             sums = dq_accumulator.tile_number(gradients.tiles, batch, unit, seq_k.begin, ROWS) + CTAS * n_block + rank
-            self.roles(w, dk, dv, gradients.sums, sums)
-            end_pair = self.end_pair
-            tcgen05.fence_before()
-            end_pair()
-            tcgen05.fence_after()
-            if thread < 32:
-                cute.arch.dealloc_tmem(columns, COLUMNS, is_two_cta=True)
+            self.roles(w, columns, dk, dv, gradients.sums, sums)
+        elif thread < 32:
+            cute.arch.dealloc_tmem(columns, COLUMNS, is_two_cta=True)
 
     @cute.jit
     def begin_pair(self, storage, order: Order, rank: Int32, thread: Int32) -> None:
-        """Mbarriers of both CTAs, and where adds are ordered the number of the pair's tile in both."""
+        """Mbarriers and all tensor memory of both CTAs, and where adds are ordered the number of the pair's tile in
+        both."""
         if thread == 0:
             turns.initialise(turns.barriers(storage.barriers))
             if cutlass.const_expr(self.variant.deterministic):
@@ -181,32 +180,22 @@ class PairBackward(BlackwellBackward):
                     for cta in cutlass.range_constexpr(CTAS):
                         there = cute.arch.map_dsmem_ptr(storage.sTileNumber.iterator, Int32(cta))
                         cute.autovec_copy(rNumber, cute.make_tensor(there, cute.make_layout(1)))
-        turns.meet_pair()
-
-    @cute.jit
-    def allocate(self, storage, thread: Int32) -> cute.Pointer:
-        """All of tensor memory, of both CTAs."""
-        if thread < 32:
+        if cute.arch.make_warp_uniform(thread // 32) == 0:
             cute.arch.alloc_tmem(COLUMNS, storage.held, is_two_cta=True)
             cute.arch.relinquish_tmem_alloc_permit(is_two_cta=True)
         tcgen05.fence_before()
-        cute.arch.sync_threads()
+        turns.meet_pair()
         tcgen05.fence_after()
-        return cute.arch.retrieve_tmem_ptr(Float32, 16, storage.held)
 
     @cute.jit
-    def roles(self, w, dk, dv, mSums, sums) -> None:
+    def roles(self, w, columns: cute.Pointer, dk, dv, mSums, sums) -> None:
         """What each warp does. sums: the number of the CTA's tile of 128 keys in mSums."""
         warp = cute.arch.make_warp_uniform(w.thread // 32)
         if warp < SOFTMAX_WARPS:
             cute.arch.setmaxregister_increase(SOFTMAX_REGISTERS)
             mainloop.softmax_steps(w)
-            keys_left = w.keys_left - w.rank * ROWS
-            own = Work(**{**w.__dict__, "keys_left": keys_left, "tiling": replace(w.tiling, tile_n=ROWS)})
-            if keys_left > 0:
-                epilogue.write_gradients(own, dk, dv, mSums, sums)
-            elif w.total > 0:
-                cute.arch.mbarrier_wait(w.ended, 0)
+            self.write_gradients(w, dk, dv, mSums, sums)
+            self.end(w, columns, warp)
         elif warp < FIRST_LOAD:
             cute.arch.setmaxregister_increase(DQ_REGISTERS)
             dq_warps.add_dq_of_steps(w)
@@ -224,6 +213,29 @@ class PairBackward(BlackwellBackward):
                 mainloop.issue_products(w)
             else:
                 mainloop.hand_on_loads(w)
+
+    @cute.jit
+    def write_gradients(self, w, dk, dv, mSums, sums) -> None:
+        """dK and dV of the CTA's keys, by the softmax warps, where it has any."""
+        keys_left = w.keys_left - w.rank * ROWS
+        own = Work(**{**w.__dict__, "keys_left": keys_left, "tiling": replace(w.tiling, tile_n=ROWS)})
+        if keys_left > 0:
+            epilogue.write_gradients(own, dk, dv, mSums, sums)
+        elif w.total > 0:
+            cute.arch.mbarrier_wait(w.ended, 0)
+
+    @cute.jit
+    def end(self, w, columns: cute.Pointer, warp: Int32) -> None:
+        """The softmax warps, once all have read dK and dV, and dQ warps the last dQ: nothing of the pair uses tensor
+        memory any more, nor the shared memory of the other CTA. The other warps may have ended."""
+        end_pair = self.end_pair
+        if w.rank == turns.LEADER and warp == 0 and w.total > 0:
+            turns.await_columns(w, w.total - 1)
+        tcgen05.fence_before()
+        end_pair()
+        tcgen05.fence_after()
+        if warp == 0:
+            cute.arch.dealloc_tmem(columns, COLUMNS, is_two_cta=True)
 
     def shared_memory(self) -> SimpleNamespace:
         """K and V, later dK and dV; shares of K, Q and dO; dS with keys as rows; all else."""

@@ -7,6 +7,7 @@ Each CTA has all of them, at the same places. What is said of phases in blackwel
 
 import cutlass
 from cutlass import Int32, cute
+from cutlass._mlir.dialects import nvvm
 
 from kernels.blocksparse.backward.blackwell.pairs.tuning import CTAS
 from kernels.blocksparse.backward.blackwell.tuning import DQ_WARPS, Q_STAGES, SOFTMAX_WARPS
@@ -63,11 +64,11 @@ def initialise(barriers_of: cutlass.Constexpr) -> None:
     cute.arch.mbarrier_init_fence()
 
 
-@cute.jit
 def meet_pair() -> None:
-    """All threads of both CTAs wait for each other; what they have written is visible to all."""
-    cute.arch.cluster_arrive()
-    cute.arch.cluster_wait()
+    """The threads of both CTAs that have not exited wait for each other, by whole warps; what they have written is
+    visible to all."""
+    nvvm.cluster_arrive(aligned=True)
+    nvvm.cluster_wait(aligned=True)
 
 
 @cute.jit
@@ -75,7 +76,7 @@ def arrive_at_leader(barrier: cute.Pointer) -> None:
     """One arrival of a warp at the mbarrier of the CTA that issues products."""
     cute.arch.sync_warp()
     if cute.arch.lane_idx() == 0:
-        cute.arch.mbarrier_arrive(barrier, LEADER, scope=cute.arch.nvvm.MemScopeKind.CLUSTER)
+        cute.arch.mbarrier_arrive(barrier, LEADER, scope=nvvm.MemScopeKind.CLUSTER)
 
 
 @cute.jit
