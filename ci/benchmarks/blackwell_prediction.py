@@ -76,9 +76,9 @@ FORWARD_RANGE = {64: (1.0, 2230 / 1024), 128: (1.0, 2930 / 1965)}
 @dataclass(frozen=True)
 class Prediction:
     """Clocks of one SM for a block, by unit, the range predicted of them, and TFLOP/s of the whole GPU. loads: tma or
-    cp.async; with "bulk dQ" where the backward kernel adds dQ by bulk reductions, "pairs of CTAs" where it runs on these, "two query
-    tiles" where a CTA of the
-    forward kernel has these, and "no polynomials" where it makes all exponentials by MUFU.EX2."""
+    cp.async; with "bulk dQ" where the backward kernel adds dQ by bulk reductions, "pairs of CTAs" where it runs on
+    these, "two query tiles" where a CTA of the forward kernel has these, and "no polynomials" where it makes all
+    exponentials by MUFU.EX2."""
 
     dim: int
     loads: str

@@ -212,6 +212,16 @@ def backward_variants(
     )
 
 
+def backward_lists(q: Tensor, blocks: BlockSparse, products: str | None = None) -> BlockSparse:
+    """The lists that the backward kernel of this problem takes: those of pairs of CTAs, where there are some and the
+    kernel runs on pairs. products: as for `backward_variants`."""
+    paired = blocks.paired
+    if paired is None or products != "tcgen05":
+        return blocks
+    there = backward_products(products, paired.tile_n, padded_dim(q.shape[-1]), paired.tile_m) == products
+    return paired if there else blocks
+
+
 def fastest_products(q: Tensor) -> str:
     """The products of the backward kernel on q's device, where it has them for the tiles and the head dim."""
     return "wgmma" if q.device.type == "cuda" and arch_of(q.device) == "sm_90a" else "mma"

@@ -65,8 +65,8 @@ def shape_of(
     """Lengths given as a number (for all sequences), numbers, or an integer tensor (batch,).
 
     longest  (longest_q, longest_k), so that lengths on a device need not be asked
-    Raises ValueError for tiles other than 64 and 128 (tile_m: and 192 and 256, tile_n: and 256), lengths of unequal number, negative
-    ones (those of a tensor are looked at where `longest` is not given).
+    Raises ValueError for tiles other than 64 and 128 (tile_m: and 192 and 256, tile_n: and 256), lengths of unequal
+    number, negative ones (those of a tensor are looked at where `longest` is not given).
     """
     for name, tile, tiles in (("tile_m", tile_m, (*TILES, WIDE, PAIR)), ("tile_n", tile_n, (*TILES, PAIR_KEYS))):
         if tile not in tiles:

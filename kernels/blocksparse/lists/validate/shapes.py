@@ -98,6 +98,8 @@ def check_types(blocks: BlockSparse) -> None:
         _check_tensors(blocks.lpt, "blocks.lpt", "rows")
     if blocks.wide is not None:
         _check_type(blocks.wide, BlockSparse, "blocks.wide")
+    if blocks.paired is not None:
+        _check_type(blocks.paired, BlockSparse, "blocks.paired")
 
 
 def _check_lists(

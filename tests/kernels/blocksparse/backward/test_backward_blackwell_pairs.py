@@ -80,7 +80,7 @@ def test_products_are_of_pairs_and_copies_as_the_tuning_says(dim, tma):
         assert form in ptx
     for form in ("mma.sync", "ldmatrix", "wgmma"):
         assert form not in ptx
-    # K, V, a stage of Q (of each of two warps) and dO by rows: 128 bytes of each row; K of both CTAs, Q and dO by columns
+    # K, V, Q (by each of two warps) and dO by rows: 128 bytes of each row; K of both CTAs, Q and dO by columns
     assert ptx.count("cp.async.bulk.tensor.4d.shared::cta.global") == tma * (5 * dim // 64 + 4)
     assert ptx.count("cp.async.bulk.shared::cluster.global") == tma * 3
 

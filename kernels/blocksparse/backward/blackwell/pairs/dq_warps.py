@@ -4,10 +4,9 @@
 
 Layout in memory: NOTE [dQ of tcgen05] of blackwell/dq_warps.py.
 
-NOTE [ordered adds of pairs] The ranks of a pair's lists are those of pairs. Both CTAs of a pair add to a tile of dQ,
-each to rows of its own, and each adds 1 to the tile's semaphore after that: a pair of rank r may add when it is at least
-2 r, whatever its own other CTA has added. CTAs of a higher rank have added nothing then: the first of them has waited
-for all 2 r + 2.
+NOTE [ordered adds of pairs] A pair has one rank. Both of its CTAs add to a tile of dQ, each to rows of its own, and
+each adds 1 to the tile's semaphore after that. A CTA of rank r may add when the semaphore is at least 2 r, whether the
+other CTA of its pair has added or not. CTAs of a higher rank have added nothing then: they wait for 2 r + 2.
 """
 
 import cutlass

@@ -173,7 +173,7 @@ class PairBackward(BlackwellBackward):
         both."""
         if thread == 0:
             turns.initialise(turns.barriers(storage.barriers))
-            if cutlass.const_expr(self.variant.deterministic):
+            if cutlass.const_expr(self.variant.deterministic):  # noqa: SIM102 (one is for the compiler)
                 if rank == 0:
                     rNumber = cute.make_rmem_tensor(1, Int32)
                     rNumber[0] = take_tile_number(order.tile_counter)

@@ -4,10 +4,10 @@
 tells it what the other CTA has loaded; and of the softmax warps of both.
 
 NOTE [turns of pairs] The order of products and all that is said there are NOTE [turns] of blackwell/mainloop.py's. What
-products of the pair have done is committed to both CTAs. What they wait for arrives in the leader: from warps of both
-CTAs that write P, dS or read dQ at once; of loads, whose mbarriers are those of the CTA that they bring data to, by
-`hand_on_loads`. Who has waited for dP may overwrite dS of the step before in the other CTA too, as the commit of dP says
-that the product of both is done.
+products of the pair have done is committed to both CTAs. What they wait for arrives in the leader: warps of both CTAs
+that write P and dS or read dQ arrive there; loads arrive in the CTA that they bring data to, and `hand_on_loads` tells
+the leader. Who has waited for dP may overwrite dS of the step before in the other CTA too: its commit says that the
+products before it are done in both.
 """
 
 import cutlass
