@@ -148,6 +148,12 @@ def fence_shared() -> None:
     cute.arch.fence_view_async_shared()
 
 
+@cute.jit
+def fence_shared_of_pair() -> None:
+    """As `fence_shared`, of writes to the shared memory of the other CTA too."""
+    cute.arch.fence_proxy("async.shared", space="cluster")
+
+
 def fence_before() -> None:
     """Orders accesses of tensor memory before the arrival at a barrier that follows."""
     nvvm.tcgen05_fence(nvvm.Tcgen05FenceKind.BEFORE_THREAD_SYNC)

@@ -56,6 +56,7 @@ class PairBackward(BlackwellBackward):
         self.lock_of = injection.pick("lock_of", dq_warps.lock_of)
         self.wait = injection.pick("wait", dq_warps.wait_until_at_least)
         self.await_columns = injection.pick("await_columns", turns.await_columns)
+        self.publish_ds = injection.pick("publish_ds", tcgen05.fence_shared_of_pair)
         self.await_both = injection.pick("await_both", turns.await_both)
         self.hand_on = injection.pick("hand_on", turns.hand_on)
         self.commit = injection.pick("commit", tcgen05.commit_to_pair)
