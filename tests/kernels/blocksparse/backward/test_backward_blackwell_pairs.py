@@ -239,7 +239,7 @@ MUTANTS = {
     "ds_kept": ({"owner_of": lambda half: half * 0}, {WRONG, "race"}),
     "commit_in_one_cta_only": ({"commit": cute.jit(of_one_cta)}, {"deadlock"}),
     "loads_of_the_other_cta_not_waited_for": ({"await_both": own_alone}, {"race", "uninitialised"}),
-    "loads_handed_on_before_they_are_there": ({"hand_on": hand_on_early}, {"race", "uninitialised"}),
+    "loads_handed_on_before_they_are_there": ({"hand_on": hand_on_early}, {"race", "uninitialised", "deadlock"}),
     "dq_columns_of_the_other_cta_overwritten": (
         {"await_columns": no_wait},
         {"race", "tensor memory"},
