@@ -18,7 +18,9 @@ For each head dim, clocks of one SM for a block of 128 x 128, bfloat16, long seq
                    which Hopper's kernel reads K and V on an H100
     chain          what one step waits for before the next may begin: dP, then dS by the softmax warps, dK and dQ, and,
                    where dQ takes dP's columns, reading dQ out. Their parts of the loop in issue slots, and LATENCY
-                   clocks at each of the hand-overs
+                   clocks at each of the hand-overs, PEER_LATENCY where they are between two CTAs
+
+Pairs of CTAs: a block of each of the two SMs. The loading warp that counts is the one of dO and of Q by columns.
 
 Persistent CTAs: clocks of the whole forward pass with two query tiles, for each of ROWS, where every SM takes the next
 tile of the LPT order when it is free. A tile takes its steps, at the lower end of the prediction of a block, and beside
@@ -47,6 +49,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from kernels.blocksparse.backward.blackwell.pairs.tuning import pair_tuning  # noqa: E402
 from kernels.blocksparse.backward.blackwell.tuning import (  # noqa: E402
     DQ_COLUMNS,
     HALF,
@@ -54,13 +57,14 @@ from kernels.blocksparse.backward.blackwell.tuning import (  # noqa: E402
 )
 from kernels.blocksparse.compile.build import build  # noqa: E402
 from kernels.blocksparse.forward.blackwell.tuning import GROUP  # noqa: E402
-from kernels.blocksparse.spec.variant import Variant  # noqa: E402
+from kernels.blocksparse.spec.variant import PAIR_KEYS, Variant  # noqa: E402
 
 SMS, CLOCK, FLOPS = 148, 1.856e9, 8192  # multiprocessors; Hz; dense bf16 operations a clock and SM: 2,250 TFLOP/s
 EXPONENTIALS, SHARED = 16, 128  # a clock and SM; bytes a clock and SM
 L2 = 2 * 5.2e12 / SMS / CLOCK  # bytes a clock and SM: a guess
 TILE = 128
 LATENCY = 100  # clocks of an mbarrier's phase, a commit or a round trip to tensor memory: a guess
+PEER_LATENCY = 200  # the same from one CTA of a pair to the other, or to both: a guess
 RANGE = (1.0, 1.6)  # of clocks over the largest column
 BESIDE_STEPS = (3500, 1500)  # clocks of a tile: alone in a CTA or its first, another one of a CTA
 PAIR_ROWS = 2 * TILE  # queries of a CTA's tile
@@ -72,8 +76,9 @@ FORWARD_RANGE = {64: (1.0, 2230 / 1024), 128: (1.0, 2930 / 1965)}
 @dataclass(frozen=True)
 class Prediction:
     """Clocks of one SM for a block, by unit, the range predicted of them, and TFLOP/s of the whole GPU. loads: tma or
-    cp.async; with "bulk dQ" where the backward kernel adds dQ by bulk reductions, "two query tiles" where a CTA of the
-    forward kernel has these, and "no polynomials" where it makes all exponentials by MUFU.EX2."""
+    cp.async; with "bulk dQ" where the backward kernel adds dQ by bulk reductions, "pairs of CTAs" where it runs on
+    these, "two query tiles" where a CTA of the forward kernel has these, and "no polynomials" where it makes all
+    exponentials by MUFU.EX2."""
 
     dim: int
     loads: str
@@ -111,6 +116,7 @@ def main() -> int:
         for tma, polynomials in ((1, 1), (1, 0), (0, 1))
     ]
     backward = [predict(dim, tma, bulk) for dim in (64, 128) for tma, bulk in ((1, 0), (1, 1), (0, 0))]
+    backward += [predict_pair(dim) for dim in (64, 128)]
     of_a_step = {one.dim: 2 * one.predicted_clocks[0] for one in forward if one.loads == "tma, two query tiles"}
     persistent = [
         predict_persistent(dim, mask, tokens, batch, clocks)
@@ -124,7 +130,7 @@ def main() -> int:
     if given.out:
         rates = {"sms": SMS, "clock_hz": CLOCK, "flops_a_clock": FLOPS, "l2_bytes_a_clock": round(L2, 1)}
         command = "python ci/benchmarks/blackwell_prediction.py --out " + str(given.out)
-        made = {"command": command, "rates": rates, "latency_clocks": LATENCY}
+        made = {"command": command, "rates": rates, "latency_clocks": LATENCY, "peer_latency_clocks": PEER_LATENCY}
         made |= {"forward": [asdict(x) for x in forward], "backward": [asdict(x) for x in backward]}
         made |= {"clocks_beside_steps": BESIDE_STEPS, "persistent": [asdict(x) for x in persistent]}
         given.out.write_text(json.dumps(made, indent=1) + "\n")
@@ -135,10 +141,18 @@ def predict(dim: int, tma: int, bulk: int) -> Prediction:
     """The backward kernel of a head dim, without a mask, atomic adds; tma, bulk: 1 where it loads by TMA, and where it
     adds dQ by bulk reductions."""
     variant = Variant("backward", "bfloat16", dim, products="tcgen05").with_tuning(tma=tma, bulk_dq=bulk)
-    counts = instructions_by_role(sass(build(variant, "sm_100a").artifacts.CUBIN), dim, tma, bulk)
+    counts = instructions_by_role(sass(build(variant, "sm_100a").artifacts.CUBIN), backward_marks(dim, tma, bulk))
     clocks = clocks_of(dim, counts, bulk, shares_dq=blackwell_backward_tuning(variant).shares_dq)
     how = ("tma" if tma else "cp.async") + ", bulk dQ" * bulk
     return prediction(dim, how, counts, clocks, RANGE, products=5)
+
+
+def predict_pair(dim: int) -> Prediction:
+    """The backward kernel of pairs of CTAs, without a mask, atomic adds, loads by TMA."""
+    variant = Variant("backward", "bfloat16", dim, tile_n=PAIR_KEYS, products="tcgen05")
+    counts = instructions_by_role(sass(build(variant, "sm_100a").artifacts.CUBIN), pair_marks(dim))
+    clocks = pair_clocks(dim, counts, shares_dq=pair_tuning(variant).shares_dq)
+    return prediction(dim, "tma, pairs of CTAs", counts, clocks, RANGE, products=5)
 
 
 def predict_forward(dim: int, tma: int, tiles: int, polynomials: int) -> Prediction:
@@ -221,6 +235,24 @@ def clocks_of(dim: int, counts: dict[str, int], bulk: int, *, shares_dq: bool) -
     }
 
 
+def pair_clocks(dim: int, counts: dict[str, int], *, shares_dq: bool) -> dict[str, int]:
+    """Clocks of each SM of a pair for its block of TILE x TILE, by unit: NOTE [shares] of pairs/tuning.py."""
+    product = 2 * TILE * TILE * dim / FLOPS
+    tile, square = 2 * TILE * dim, 2 * TILE * TILE  # bytes in 16 bits
+    # S and dP: a whole A, half of B; dV and dK: half of B; dQ: dS of half of the queries and all keys, as much of K
+    read = 2 * (tile + tile // 2) + 2 * (tile // 2) + square + tile
+    statistics = 8 * 2 * (TILE // 2) // 4
+    read_dq = counts["read dq"] if shares_dq else 0
+    return {
+        "products": round(5 * product),
+        "exponentials": TILE * TILE // EXPONENTIALS,
+        "shared memory": round((read + square + 2 * tile) / SHARED + statistics),  # Q and dO by rows and by columns
+        "issue slots": 2 * counts["softmax"] + counts["dq"] + max(counts["load"], counts["issue"]),
+        "L2": round((2 * tile + 4 * TILE * dim // 2) / L2),
+        "chain": round(3 * product + counts["softmax"] + read_dq + (4 if shares_dq else 3) * PEER_LATENCY),
+    }
+
+
 def sass(cubin: bytes) -> list[tuple[int, str]]:
     """(address, instruction) of a kernel."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -242,11 +274,12 @@ def cuobjdump() -> str:
     return str(bundled)
 
 
-def instructions_by_role(code: list[tuple[int, str]], dim: int, tma: int, bulk: int) -> dict[str, int]:
-    """Instructions in the loop over blocks of each role: the smallest loop that has an instruction as often as the
-    role's work for a block takes; of loads by TMA the shortest way through it. "read dq": those of a dQ warp before its
-    first add. Raises ValueError where there is none."""
-    of_role = {
+Marks = dict[str, tuple[str, int]]  # role → an instruction, and how often its work for a block takes it
+
+
+def backward_marks(dim: int, tma: int, bulk: int) -> Marks:
+    """Those of the backward kernel of a CTA."""
+    return {
         "softmax": ("MUFU.EX2", HALF),  # one for each query of a thread
         # so many columns of all rows, or four of a row
         "dq": ("UBLKRED", dim // DQ_COLUMNS) if bulk else ("REDG", dim // 4),
@@ -254,6 +287,22 @@ def instructions_by_role(code: list[tuple[int, str]], dim: int, tma: int, bulk: 
         "load": ("UTMALDG", dim // 64) if tma else ("LDGSTS", TILE * dim // 8 // 32 + 1),
         "issue": ("UTCHMMA", 2 * (dim // 16) + 3 * (TILE // 16)),  # sixteen along the dimension that is summed
     }
+
+
+def pair_marks(dim: int) -> Marks:
+    """Those of the backward kernel of pairs, loads by TMA: dQ has half of the columns, and is summed over 256 keys."""
+    return {
+        "softmax": ("MUFU.EX2", HALF),
+        "dq": ("REDG", dim // 8),
+        "load": ("UTMALDG", dim // 64 + 2),  # dO by rows, dO and Q by columns
+        "issue": ("UTCHMMA", 2 * (dim // 16) + 2 * (TILE // 16) + PAIR_KEYS // 16),
+    }
+
+
+def instructions_by_role(code: list[tuple[int, str]], of_role: Marks) -> dict[str, int]:
+    """Instructions in the loop over blocks of each role: the smallest loop that has an instruction as often as the
+    role's work for a block takes; of loads by TMA the shortest way through it. "read dq": those of a dQ warp before its
+    first add. Raises ValueError where there is none."""
     found = {}
     for role, (mark, times) in of_role.items():
         loops = [
@@ -262,7 +311,7 @@ def instructions_by_role(code: list[tuple[int, str]], dim: int, tma: int, bulk: 
             if sum(mark in what for at, what in code if begin <= at <= end) == times
         ]
         lengths = [sum(not what.startswith("NOP") for _, what in loop) for loop in loops]
-        if role == "load" and tma:
+        if mark == "UTMALDG":
             ways = [shortest_way(code, loop, mark, times) for loop in loops_of(code)]
             lengths = [way for way in ways if way]
         if not lengths:

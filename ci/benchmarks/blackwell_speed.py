@@ -5,11 +5,11 @@
 
 Rows are causal, full and window masks; 16 query heads on 16 and on 2 KV heads, bfloat16. Of each: forward by tcgen05,
 with one and with two query tiles in a CTA, both also with all exponentials by MUFU.EX2 ("no polynomials"), two also
-with a CTA for each tile instead of persistent ones, and by the portable kernel; backward by tcgen05, atomic and
-deterministic, and by the portable one; FlashAttention-4's forward, backward and deterministic backward. Medians of CUDA
-events around each call after a warm-up, in milliseconds, all in one process. 'difference' is the largest one of a
-result from the portable kernel's, over that one's largest value. Results are written as they come; what fails is a
-row's 'error', and what `--max-time` leaves out is listed.
+with a CTA for each tile instead of persistent ones, and by the portable kernel; backward by tcgen05, also on pairs of
+CTAs, each atomic and deterministic, and by the portable one; FlashAttention-4's forward, backward and deterministic
+backward. Medians of CUDA events around each call after a warm-up, in milliseconds, all in one process. 'difference' is
+the largest one of a result from the portable kernel's, over that one's largest value. Results are written as they come;
+what fails is a row's 'error', and what `--max-time` leaves out is listed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from kernels.blocksparse.lists.bands import band  # noqa: E402
 from kernels.blocksparse.lists.builder import dense  # noqa: E402
 from kernels.blocksparse.lists.schedule import DESCENDING  # noqa: E402
 from kernels.blocksparse.lists.types import BlockSparse  # noqa: E402
-from kernels.blocksparse.spec.variant import PAIR  # noqa: E402
+from kernels.blocksparse.spec.variant import PAIR, PAIR_KEYS  # noqa: E402
 
 TILE, DISAGREE = 128, 0.02
 NO_POLYNOMIALS = (("polynomials", 0),)  # all exponentials by MUFU.EX2
@@ -126,7 +126,7 @@ def timed(row: Row, device: str) -> dict[str, Any]:
             results = [o, *(torch.autograd.grad(o, of_inputs, do, retain_graph=True) if of_inputs else ())]
             right = right or results  # the portable kernel comes first
             found["difference"][name] = max(map(difference, results, right))
-            if "deterministic" not in name:
+            if "deterministic" not in name and "pairs of CTAs" not in name:  # the forward pass is that of others
                 found["ms"][f"{name} forward"] = median(partial(_no_gradients, forward, q, k, v), device)
             if of_inputs:
                 found["ms"][f"{name} backward"] = median(
@@ -144,6 +144,7 @@ def ways(row: Row, device: str) -> dict[str, Attention]:
     """Attention by each kernel, on (batch, tokens, heads, dim); the portable one first."""
     blocks = lists(row, device)
     pairs = replace(blocks, wide=lists(row, device, PAIR))
+    of_ctas = replace(blocks, paired=lists(row, device, tile_n=PAIR_KEYS))
 
     def ours(blocks: BlockSparse, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
         by_head = (x.transpose(1, 2) for x in (q, k, v))
@@ -157,6 +158,8 @@ def ways(row: Row, device: str) -> dict[str, Attention]:
         "tcgen05, two query tiles, no polynomials": partial(forward_alone, pairs, tuning=NO_POLYNOMIALS),
         "tcgen05, two query tiles, a CTA for each": partial(forward_alone, pairs, resident=MOST),
         "tcgen05 deterministic": partial(ours, blocks, products="tcgen05", deterministic=True),
+        "tcgen05, pairs of CTAs": partial(ours, of_ctas, products="tcgen05"),
+        "tcgen05, pairs of CTAs, deterministic": partial(ours, of_ctas, products="tcgen05", deterministic=True),
     }
     if device == "cuda" and importlib.util.find_spec("flash_attn") and importlib.util.find_spec("flash_attn.cute"):
         from flash_attn.cute import flash_attn_func
@@ -192,10 +195,10 @@ def forward_alone(blocks: BlockSparse, q: Tensor, k: Tensor, v: Tensor, **option
     return o.detach()
 
 
-def lists(row: Row, device: str, tile_m: int = TILE) -> BlockSparse:
+def lists(row: Row, device: str, tile_m: int = TILE, tile_n: int = TILE) -> BlockSparse:
     """The block lists of a row's mask, backward ones too where there are kernels for such tiles."""
     lengths = [row.tokens] * row.batch
-    options: Any = {"tile_m": tile_m, "tile_n": TILE, "device": device, "backward": tile_m == TILE}
+    options: Any = {"tile_m": tile_m, "tile_n": tile_n, "device": device, "backward": tile_m == TILE}
     if row.mask == "full":
         return dense(lengths, lengths, **options)
     return band(lengths, lengths, left=row.window or None, right=0, schedule=DESCENDING, **options)

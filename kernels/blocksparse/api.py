@@ -12,6 +12,7 @@ from torch import Tensor
 from kernels.blocksparse.call_checks import check_call
 from kernels.blocksparse.compile.runtime import arch_of
 from kernels.blocksparse.halved_calls import halved_for_call
+from kernels.blocksparse.lists.builder import TILES
 from kernels.blocksparse.lists.schedule import Schedule, schedule_of
 from kernels.blocksparse.lists.types import OPEN, BlockSparse
 from kernels.blocksparse.ops import block_sparse_forward, flatten
@@ -20,6 +21,7 @@ from kernels.blocksparse.spec.variant import (
     LARGEST_DIM,
     PADDED_DIMS,
     PAIR,
+    PAIR_KEYS,
     PRODUCTS,
     WIDE,
     forward_products,
@@ -62,14 +64,15 @@ def block_sparse_attention(
                    computed at each call where it is None
     schedule       another order of the KV tiles than blocks.schedule: a Schedule, "ascending", "descending", or the
                    permutation itself; its ranks are computed at each call (`write_order.with_order` does it once).
-                   Atomic gradients follow a permutation alone: else the order is LPT (blocks.lpt)
+                   Atomic gradients follow a permutation alone: else the order is LPT (blocks.lpt). blocks.paired,
+                   which has an order of its own, is then not used
     cu_seqlens_*   int32 (batch + 1,): starts of the packed sequences, and their total
     lengths_*      int32 (batch,): lengths of padded sequences; what lies beyond is read as padding
     products       "mma", on every arch; "wgmma", on Hopper: by the forward kernel, and by the backward ones for tiles
                    of 128 keys at dims that are padded to 64 and 128; "tcgen05", on Blackwell: by the forward kernel
                    for tiles of 128 queries and, up to dim 128, of 256 (blocks.wide), and by the backward one for tiles
-                   of 128 x 128 at dims that are padded to 64 and 128 (only the emulated GPU has run them); None for the
-                   fastest on q's device
+                   of 128 x 128 at dims that are padded to 64 and 128, or 128 x 256 by pairs of CTAs (blocks.paired;
+                   only the emulated GPU has run them); None for the fastest on q's device
     returns        out like q, contiguous; lse float32 (batch, heads_q, len_q) or (heads_q, total_q), natural logarithm.
                    A row without keys, or of padding, has out 0, lse -inf and gradients 0
 
@@ -122,17 +125,31 @@ def operator_arguments(
     for of, (tile_m, most) in LARGE_TILES.items():
         if blocks.tile_m == tile_m:
             _check_large_tile(q, products, of, tile_m, most)
-    rescheduled = blocks if schedule is None else replace(blocks, schedule=schedule_of(schedule), order=None)
+    if blocks.tile_n not in TILES:
+        raise ValueError(f"blocks.tile_n: needs one of {TILES}, got {blocks.tile_n}; lists of 256 are blocks.paired")
+    rescheduled = blocks
+    if schedule is not None:
+        rescheduled = replace(blocks, schedule=schedule_of(schedule), order=None, paired=None)
     backward = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     check_call(q, k, blocks, rescheduled, lengths, backward)
     if blocks.wide is not None:
         if blocks.wide.tile_m not in (WIDE, PAIR) or blocks.wide.wide is not None:
             raise ValueError(f"blocks.wide: needs lists of tiles of {WIDE} or {PAIR} queries, got {blocks.wide.tile_m}")
         check_call(q, k, blocks.wide, blocks.wide, lengths, False)
+    if blocks.paired is not None:
+        _check_paired(blocks.paired)
+        check_call(q, k, blocks.paired, blocks.paired, lengths, True)
     if backward and q.shape[-1] > LARGEST_DIM[blocks.tile_n]:
         rescheduled = halved_for_call(blocks, rescheduled, k, lengths)
     lists, numbers = flatten(rescheduled)
     return q, k, v, lengths, lists, numbers, float(scale), float(softcap), bool(deterministic)
+
+
+def _check_paired(paired: BlockSparse) -> None:
+    """Raises ValueError where lists of pairs of CTAs have other tiles, no backward lists, or lists beside them."""
+    tiles = (paired.tile_m, paired.tile_n)
+    if tiles != (128, PAIR_KEYS) or paired.backward is None or (paired.wide, paired.paired) != (None, None):
+        raise ValueError(f"blocks.paired: needs lists of tiles of 128 x {PAIR_KEYS} with backward lists, got {tiles}")
 
 
 def _check_large_tile(q: Tensor, products: str | None, of: str, tile_m: int, most: int) -> None:

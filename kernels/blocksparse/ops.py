@@ -185,8 +185,9 @@ def flatten(blocks: BlockSparse) -> tuple[list[Tensor], list[int]]:
         int(blocks.lpt is not None) + int(columns is not None),
         int(blocks.merged),
     ]
-    if blocks.wide is not None:
-        more_tensors, more_numbers = flatten(blocks.wide)
+    beside = [([], []) if other is None else flatten(other) for other in (blocks.wide, blocks.paired)]
+    numbers += [len(part) for both in beside for part in both]
+    for more_tensors, more_numbers in beside:
         tensors, numbers = tensors + more_tensors, numbers + more_numbers
     return tensors, numbers
 
@@ -194,7 +195,8 @@ def flatten(blocks: BlockSparse) -> tuple[list[Tensor], list[int]]:
 def unflatten(tensors: Sequence[Tensor], numbers: Sequence[int]) -> BlockSparse:
     """The inverse of `flatten`."""
     has_backward, mask_kind, has_slot_backward, left, right, tile_m, tile_n, *others = numbers
-    schedule_kind, pairs, group_split, alike, has_order, lpt_orders, merged, *of_wide = others
+    schedule_kind, pairs, group_split, alike, has_order, lpt_orders, merged, *others = others
+    (tensors_of_wide, numbers_of_wide, tensors_of_paired, _), of_beside = others[:4], others[4:]
     rest = iter(tensors)
     forward = _lists(rest)
     backward = _lists(rest) if has_backward else None
@@ -210,8 +212,10 @@ def unflatten(tensors: Sequence[Tensor], numbers: Sequence[int]) -> BlockSparse:
     schedule = Schedule(kind, positions, pairs or None, group_split or None, bool(alike))
     order = WriteOrder(next(rest), next(rest)) if has_order else None
     first = LPTOrder(next(rest), next(rest) if lpt_orders == 2 else None) if lpt_orders else None
-    wide = unflatten(list(rest), of_wide) if of_wide else None
-    return BlockSparse(forward, backward, mask, tile_m, tile_n, schedule, order, first, bool(merged), wide)
+    of_wide, of_paired = of_beside[:numbers_of_wide], of_beside[numbers_of_wide:]
+    wide = unflatten([next(rest) for _ in range(tensors_of_wide)], of_wide) if of_wide else None
+    paired = unflatten([next(rest) for _ in range(tensors_of_paired)], of_paired) if of_paired else None
+    return BlockSparse(forward, backward, mask, tile_m, tile_n, schedule, order, first, bool(merged), wide, paired)
 
 
 def _tensors(lists: BlockLists) -> list[Tensor]:

@@ -17,6 +17,7 @@ class Backward(BackwardKernel):
     """The backward kernel of one variant on one arch; calling it (under cute.compile) launches it."""
 
     ctas_per_sm = 1  # that registers and shared memory have room for
+    cluster = None  # (CTAs of a cluster, 1, 1)
 
     def operand(self, arguments: Any, name: str) -> Any:
         """An operand or a gradient as `kernel` takes it."""
@@ -84,6 +85,7 @@ class Backward(BackwardKernel):
         ).launch(
             grid=[self.ctas(a.batch * a.heads_kv * a.group_split * a.n_blocks, a.resident), 1, 1],
             block=[self.tiling.threads, 1, 1],
+            cluster=self.cluster,
             stream=stream,
             min_blocks_per_mp=self.ctas_per_sm,
             # given, so that a build need not ask a driver how much an SM has

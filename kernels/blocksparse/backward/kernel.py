@@ -43,6 +43,7 @@ from kernels.blocksparse.common.list_reader import Operand, Sequences, read, seq
 from kernels.blocksparse.common.mask_words import Mask
 from kernels.blocksparse.common.tile_loads import TileCopy
 from kernels.blocksparse.spec.variant import (
+    BACKWARD_OF_PAIRS,
     BACKWARD_OF_STEPS,
     BACKWARD_OF_TCGEN05,
     NO_INJECTION,
@@ -73,7 +74,7 @@ class BackwardKernel:
     tune = staticmethod(choose_tiling)
 
     def __init__(self, variant: Variant, arch: str, injection: Injection = NO_INJECTION) -> None:
-        everywhere = (*self.INJECTION_POINTS, *BACKWARD_OF_TCGEN05, *BACKWARD_OF_STEPS)
+        everywhere = (*self.INJECTION_POINTS, *BACKWARD_OF_TCGEN05, *BACKWARD_OF_PAIRS, *BACKWARD_OF_STEPS)
         injection.check(everywhere, "the backward kernel")
         self.variant = variant
         self.dtype = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16}[variant.dtype]

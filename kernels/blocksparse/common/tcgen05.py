@@ -21,6 +21,7 @@ from kernels.blocksparse.common.mask_words import MaskRows
 from kernels.blocksparse.spec.sm100 import ROWS
 
 CHUNK = 32  # columns that one instruction moves
+BOTH = 0b11  # mask of the CTAs of a pair
 LANE = 1 << 16  # distance of two lanes in addresses of tensor memory
 
 
@@ -35,11 +36,18 @@ def values_mma(dtype: type, dim: int) -> cute.TiledMma:
 
 
 def tiled(
-    dtype: type, columns: int, a_source, b_major: OperandMajorMode, a_major: OperandMajorMode = OperandMajorMode.K
+    dtype: type,
+    columns: int,
+    a_source,
+    b_major: OperandMajorMode,
+    a_major: OperandMajorMode = OperandMajorMode.K,
+    rows: int = ROWS,
+    group: tcgen05.CtaGroup = tcgen05.CtaGroup.ONE,
 ) -> cute.TiledMma:
-    """A product of 128 rows and so many columns; major: which mode of an operand is contiguous in shared memory."""
+    """A product of so many rows and columns, by one CTA or a pair of CTAs; major: which mode of an operand is
+    contiguous in shared memory."""
     return cute.make_tiled_mma(
-        tcgen05.MmaF16BF16Op(dtype, Float32, (ROWS, columns, 16), tcgen05.CtaGroup.ONE, a_source, a_major, b_major)
+        tcgen05.MmaF16BF16Op(dtype, Float32, (rows, columns, 16), group, a_source, a_major, b_major)
     )
 
 
@@ -60,14 +68,14 @@ def transposed(sX: cute.Tensor) -> cute.Tensor:
     return cute.make_tensor(sX.iterator, cute.select(sX.layout, [1, 0, 2]))
 
 
-def sums(mma: cute.TiledMma, pointer: cute.Pointer, columns: int) -> cute.Tensor:
+def sums(mma: cute.TiledMma, pointer: cute.Pointer, columns: int, rows: int = ROWS) -> cute.Tensor:
     """The fp32 accumulator of a product, at a column of tensor memory."""
-    return cute.make_tensor(pointer, mma.make_fragment_C(mma.partition_shape_C((ROWS, columns))).layout)
+    return cute.make_tensor(pointer, mma.make_fragment_C(mma.partition_shape_C((rows, columns))).layout)
 
 
-def operand_a(mma: cute.TiledMma, pointer: cute.Pointer, dtype: type, k: int) -> cute.Tensor:
-    """Operand A (ROWS, k) in tensor memory, two elements in a column."""
-    fragment = mma.make_fragment_A(mma.partition_shape_A((ROWS, k)))
+def operand_a(mma: cute.TiledMma, pointer: cute.Pointer, dtype: type, k: int, rows: int = ROWS) -> cute.Tensor:
+    """Operand A (rows, k) in tensor memory, two elements in a column; of a pair of CTAs each has half of the rows."""
+    fragment = mma.make_fragment_A(mma.partition_shape_A((rows, k)))
     return cute.make_tensor(cute.recast_ptr(pointer, dtype=dtype), fragment.layout)
 
 
@@ -87,6 +95,13 @@ def commit(barrier: cute.Pointer) -> None:
     """A whole warp: one arrival at an mbarrier as soon as all products that it has issued are done."""
     with cute.arch.elect_one():
         tcgen05.commit(barrier)
+
+
+@cute.jit
+def commit_to_pair(barrier: cute.Pointer) -> None:
+    """As `commit`, of products of a pair of CTAs: an arrival at the mbarrier at this place in both."""
+    with cute.arch.elect_one():
+        tcgen05.commit(barrier, BOTH, tcgen05.CtaGroup.TWO)
 
 
 def load(pointer: cute.Pointer, thread: Int32, target: cute.Tensor) -> None:
@@ -131,6 +146,12 @@ def wait_stored() -> None:
 def fence_shared() -> None:
     """Makes this thread's writes to shared memory visible to products, which read through another path."""
     cute.arch.fence_view_async_shared()
+
+
+@cute.jit
+def fence_shared_of_pair() -> None:
+    """As `fence_shared`, of writes to the shared memory of the other CTA too."""
+    cute.arch.fence_proxy("async.shared", space="cluster")
 
 
 def fence_before() -> None:

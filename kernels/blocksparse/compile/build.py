@@ -16,7 +16,7 @@ from cutlass.cute.runtime import make_fake_stream, make_ptr
 from cutlass.cutlass_dsl import CuTeDSL
 
 from kernels.blocksparse.spec.signature import ARGUMENTS, DATA, GRADIENT
-from kernels.blocksparse.spec.variant import ARCHES, ARCHES_OF, NO_INJECTION, Injection, Variant, build_name
+from kernels.blocksparse.spec.variant import ARCHES, ARCHES_OF, NO_INJECTION, PAIR_KEYS, Injection, Variant, build_name
 
 _SCALARS = {"int32": cutlass.Int32, "int64": cutlass.Int64, "float32": cutlass.Float32}
 DTYPES = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16, **_SCALARS}
@@ -115,6 +115,10 @@ def _blackwell_kernel(variant: Variant, arch: str, injection: Injection) -> Any:
         from kernels.blocksparse.forward.blackwell.kernel import BlackwellForward
 
         return BlackwellForward(variant, arch, injection)
+    if variant.kind == "backward" and variant.tile_n == PAIR_KEYS:
+        from kernels.blocksparse.backward.blackwell.pairs.kernel import PairBackward
+
+        return PairBackward(variant, arch, injection)
     if variant.kind == "backward":
         from kernels.blocksparse.backward.blackwell.kernel import BlackwellBackward
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kernels.blocksparse.backward.blackwell.tuning import blackwell_backward_tuning
+from kernels.blocksparse.backward.blackwell.pairs.tuning import PairTuning, pair_tuning
+from kernels.blocksparse.backward.blackwell.tuning import BlackwellBackwardTuning, blackwell_backward_tuning
 from kernels.blocksparse.backward.tiling import choose_tiling
 from kernels.blocksparse.dq_by_queries.tuning import dq_tuning
 from kernels.blocksparse.forward.blackwell.tuning import BlackwellTuning, blackwell_tuning
 from kernels.blocksparse.forward.hopper.tuning import HopperTuning, hopper_tuning
 from kernels.blocksparse.forward.tuning import ForwardTuning, portable_tuning
-from kernels.blocksparse.spec.variant import ARCHES, ARCHES_OF, Variant
+from kernels.blocksparse.spec.variant import ARCHES, ARCHES_OF, PAIR_KEYS, Variant
 
 
 def fits(variant: Variant, arch: str) -> bool:
@@ -30,7 +31,7 @@ def fits(variant: Variant, arch: str) -> bool:
         elif variant.kind == "dq":
             dq_tuning(variant)
         elif variant.products == "tcgen05":
-            blackwell_backward_tuning(variant)
+            backward_tuning_of_tcgen05(variant)
         else:
             choose_tiling(variant, arch)
     except ValueError:
@@ -43,6 +44,11 @@ _TUNINGS: dict[str, Callable[[Variant], ForwardTuning | HopperTuning | Blackwell
     "wgmma": hopper_tuning,
     "tcgen05": blackwell_tuning,
 }
+
+
+def backward_tuning_of_tcgen05(variant: Variant) -> BlackwellBackwardTuning | PairTuning:
+    """The layout that a backward kernel by tcgen05 is built with. Raises ValueError as the two that it chooses from."""
+    return pair_tuning(variant) if variant.tile_n == PAIR_KEYS else blackwell_backward_tuning(variant)
 
 
 def forward_tuning(variant: Variant) -> ForwardTuning | HopperTuning | BlackwellTuning:

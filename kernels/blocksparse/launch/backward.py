@@ -49,6 +49,7 @@ from kernels.blocksparse.spec.injection import NO_HOST_INJECTION, HostInjection
 from kernels.blocksparse.spec.variant import (
     LARGEST_DIM,
     NO_INJECTION,
+    PAIR_KEYS,
     Injection,
     Variant,
     backward_products,
@@ -213,6 +214,16 @@ def backward_variants(
     )
 
 
+def backward_lists(q: Tensor, blocks: BlockSparse, products: str | None = None) -> BlockSparse:
+    """The lists that the backward kernel of this problem takes: those of pairs of CTAs, where there are some and the
+    kernel runs on pairs. products: as for `backward_variants`."""
+    paired = blocks.paired
+    if paired is None or products != "tcgen05":
+        return blocks
+    there = backward_products(products, paired.tile_n, padded_dim(q.shape[-1]), paired.tile_m) == products
+    return paired if there else blocks
+
+
 def fastest_products(q: Tensor) -> str:
     """The products of the backward kernel on q's device, where it has them for the tiles and the head dim."""
     return "wgmma" if q.device.type == "cuda" and arch_of(q.device) == "sm_90a" else "mma"
@@ -245,15 +256,16 @@ def _variants(
     of_dq = tuple((key.removeprefix("dq_"), value) for key, value in tuning if key.startswith("dq_"))
     tuning = tuple((key, value) for key, value in tuning if not key.startswith("dq_"))
     before = Variant("preprocess", name, padded, tile_m=tiles[0], separate_dq=separate_dq)
-    dq = Variant("dq", name, padded, *tiles, mask, False, softcap, "wgmma", of_dq, float32)
+    dq = [Variant("dq", name, padded, *tiles, mask, False, softcap, "wgmma", of_dq, float32)] if separate_dq else []
     ordered = deterministic and not separate_dq
     of_main = tuning
     if alike and not ordered and not softcap and not tuning and has_runs(products, mask, tiles, padded):
         of_main = (("runs", 1),)
     main = Variant("backward", name, padded, *tiles, mask, ordered, softcap, products, of_main, float32, separate_dq)
     tuning = tuple((key, value) for key, value in tuning if key != "runs")
-    after = Variant("postprocess", name, padded, *tiles, products=products, tuning=tuning, float32=float32)
-    return before, *[dq] * separate_dq, main, after
+    of_cta = (tiles[0], min(tiles[1], PAIR_KEYS // 2))
+    after = Variant("postprocess", name, padded, *of_cta, products=products, tuning=tuning, float32=float32)
+    return before, *dq, main, after
 
 
 def has_runs(products: str, mask: str, tiles: tuple[int, int], padded: int) -> bool:
@@ -275,7 +287,7 @@ def make_workspace(
     separate dQ does without, and little more; where groups are split (group_split; None: `group_split_of`), twice
     that per key and unit."""
     batch, heads_q, heads_kv, m_blocks, tile_m = sequences.batch, *heads_of(q, k), blocks.m_blocks, blocks.tile_m
-    n_blocks, tile_n = 0 if blocks.backward is None else blocks.backward.rows, blocks.tile_n
+    n_blocks, tile_n = key_tiles_of(blocks)
     tiles = (m_blocks, batch * m_blocks) if q.dim() == 4 else (1, q.shape[0] // tile_m + batch)
     key_tiles = (n_blocks, batch * n_blocks) if q.dim() == 4 else (1, k.shape[0] // tile_n + batch)
     if group_split is None:
@@ -290,6 +302,12 @@ def make_workspace(
     semaphores = ints[1:].view(*[parts] * (parts > 1), batch, heads_q, locks)
     sums = None if separate_dq else dq_sum
     return Workspace(sums, dkv_sum, lse2, delta, ints[:1], semaphores, tiles, key_tiles, group_split)
+
+
+def key_tiles_of(blocks: BlockSparse) -> tuple[int, int]:
+    """(tiles of keys of the longest sequence, keys of one) that CTAs have: of a pair of CTAs each has half."""
+    n_blocks = 0 if blocks.backward is None else blocks.backward.rows
+    return (2 * n_blocks, PAIR_KEYS // 2) if blocks.tile_n == PAIR_KEYS else (n_blocks, blocks.tile_n)
 
 
 def group_split_of(blocks: BlockSparse, batch: int, heads_q: int, heads_kv: int, deterministic: bool) -> int:
@@ -395,8 +413,9 @@ def backward_launches(
         main = for_operands(main, q, k, v, do)
     batch, heads_q, heads_kv, m_blocks = sequences.batch, *heads_of(q, k), blocks.m_blocks
     n_blocks, dim, group_split = lists.rows, q.shape[-1], workspace.group_split
-    after = heads_kv * n_blocks if group_split > 1 else 0
-    for name, ctas in (("q", batch * (heads_q * m_blocks + after)), ("k", batch * heads_kv * group_split * n_blocks)):
+    of_ctas, _ = key_tiles_of(blocks)
+    after = heads_kv * of_ctas if group_split > 1 else 0
+    for name, ctas in (("q", batch * (heads_q * m_blocks + after)), ("k", batch * heads_kv * group_split * of_ctas)):
         if ctas > INT32_MAX:
             raise ValueError(f"{name}: {ctas} tiles (batch × heads × blocks) are too many for one launch")
 
@@ -454,6 +473,7 @@ def backward_launches(
             **sizes,
             **sizes_of_keys,
             "semaphores": workspace.semaphores if deterministic else 0,
+            "n_blocks": of_ctas,
             "m_blocks": 0 if separate_dq else m_blocks,
             "scale": scale,
         }

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kernels.blocksparse.compile.runtime import launch
 from kernels.blocksparse.launch import backward as launch_backward
-from kernels.blocksparse.launch.backward import Workspace, backward_launches, make_workspace
+from kernels.blocksparse.launch.backward import Workspace, backward_launches, backward_lists, make_workspace
 from kernels.blocksparse.launch.forward import Sequences
 from kernels.blocksparse.lists.types import BlockSparse
 from kernels.blocksparse.spec.injection import NO_HOST_INJECTION, HostInjection
@@ -39,7 +39,9 @@ def backward_pass(
     host: HostInjection = NO_HOST_INJECTION,
     products: str | None = None,
 ) -> None:
-    """`launch_backward.backward`, and grad_lse: the gradient of lse, float32 and of its shape, any strides, or None."""
+    """`launch_backward.backward` with the lists of `backward_lists`, and grad_lse: the gradient of lse, float32 and of
+    its shape, any strides, or None."""
+    blocks = backward_lists(q, blocks, products)
     tensors = (dq, dk, dv, q, k, v, o, lse, do, sequences, blocks)
     if grad_lse is None or not grad_lse.numel():  # without queries LSE has none either
         launch_backward.backward(

@@ -19,7 +19,7 @@ from kernels.blocksparse.lists.schedule import ALIKE, ASCENDING, Schedule, permu
 from kernels.blocksparse.lists.transpose import with_backward
 from kernels.blocksparse.lists.types import BlockList, BlockLists, BlockMask, BlockSparse, exclusive_sum
 from kernels.blocksparse.lists.write_order import with_order
-from kernels.blocksparse.spec.variant import PAIR, WIDE
+from kernels.blocksparse.spec.variant import PAIR, PAIR_KEYS, WIDE
 
 TILES = (64, 128)
 Align = Literal["top_left", "bottom_right"]
@@ -65,10 +65,10 @@ def shape_of(
     """Lengths given as a number (for all sequences), numbers, or an integer tensor (batch,).
 
     longest  (longest_q, longest_k), so that lengths on a device need not be asked
-    Raises ValueError for tiles other than 64 and 128 (tile_m: and 192 and 256), lengths of unequal number, negative
-    ones (those of a tensor are looked at where `longest` is not given).
+    Raises ValueError for tiles other than 64 and 128 (tile_m: and 192 and 256, tile_n: and 256), lengths of unequal
+    number, negative ones (those of a tensor are looked at where `longest` is not given).
     """
-    for name, tile, tiles in (("tile_m", tile_m, (*TILES, WIDE, PAIR)), ("tile_n", tile_n, TILES)):
+    for name, tile, tiles in (("tile_m", tile_m, (*TILES, WIDE, PAIR)), ("tile_n", tile_n, (*TILES, PAIR_KEYS))):
         if tile not in tiles:
             raise ValueError(f"{name}: needs one of {tiles}, got {tile}")
     (len_q, longest_q, given_q), (len_k, longest_k, given_k) = (

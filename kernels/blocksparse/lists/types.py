@@ -200,6 +200,9 @@ class BlockSparse:
     wide      lists of the same mask over tiles of 192 or 256 queries, without backward lists: the forward pass takes
               these where its kernel has such tiles (NOTE [wide tiles] of forward/hopper/tuning.py, NOTE [two query
               tiles] of forward/blackwell/kernel.py); None: there are none
+    paired    lists of the same mask over tiles of 128 queries and 256 keys, with backward lists: the backward pass
+              takes these, with their own schedule and order, where its kernel runs on pairs of CTAs
+              (backward/blackwell/pairs); None: there are none
     """
 
     forward: BlockLists
@@ -212,6 +215,7 @@ class BlockSparse:
     lpt: LPTOrder | None = None
     merged: bool = False
     wide: BlockSparse | None = None
+    paired: BlockSparse | None = None
 
     @property
     def m_blocks(self) -> int:

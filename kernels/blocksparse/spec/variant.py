@@ -21,6 +21,8 @@ WIDEST_DIM = 64  # the largest padded head dim that it has registers for
 # Queries of two tiles of tcgen05, by one CTA. NOTE [two query tiles] of forward/blackwell/kernel.py
 PAIR = 256
 PAIR_DIM = 128  # the largest padded head dim that they have tensor memory for
+# Keys of the tile of a pair of CTAs: the backward kernel of backward/blackwell/pairs
+PAIR_KEYS = 256
 # products → the queries of a large tile of the forward kernel, and its largest padded head dim
 LARGE_TILES = {"wgmma": (WIDE, WIDEST_DIM), "tcgen05": (PAIR, PAIR_DIM)}
 # tile_n → the head dim up to which its gradients fit into registers: NOTE [large dims] of backward/tiling.py
@@ -48,6 +50,8 @@ BACKWARD_OF_TCGEN05 = (
     *("fence_products", "release_queries", "column_of_dq", "releases", "whole", "expected_bytes", "await_keys"),
     *("publish_dq", "dq_buffers_read", "dq_added"),
 )
+# Those that only the one of pairs of CTAs has
+BACKWARD_OF_PAIRS = ("await_both", "hand_on", "commit", "row_of_share", "owner_of", "end_pair")
 # Injection points of the backward kernel that only Hopper's for dK and dV alone has
 BACKWARD_OF_STEPS = ("release_scored_q", "release_q", "release_do", "await_sums")
 ARCHES = ("sm_80", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
@@ -61,7 +65,7 @@ class Variant:
     dtype           of q, k, v, o and their gradients
     dim_padded      one of PADDED_DIMS: the head dim that the tiles are laid out for; the true one is an argument
     tile_m, tile_n  queries and keys of a tile, which is the block of the lists: 64 or 128; forward also the queries of
-                    LARGE_TILES
+                    LARGE_TILES, backward by tcgen05 also PAIR_KEYS
     mask            where the mask of partial blocks comes from. none: partial blocks are treated as full ones; bits:
                     packed words; intervals: bounds per row; band: left and right around a diagonal, from scalars
     deterministic   backward: ordered adds to dQ
@@ -97,7 +101,7 @@ class Variant:
             ("dtype", DTYPES),
             ("dim_padded", PADDED_DIMS),
             ("tile_m", (*TILES, WIDE, PAIR)),
-            ("tile_n", TILES),
+            ("tile_n", (*TILES, PAIR_KEYS)),
             ("mask", MASKS),
             ("products", PRODUCTS),
         ):
@@ -122,6 +126,15 @@ class Variant:
                     f"variant.tile_m {tile_m} is for the forward kernel by {products} up to head dim {most}, not for "
                     f"{self.kind} by {self.products} at {self.dim_padded}"
                 )
+        if self.tile_n == PAIR_KEYS and not (
+            self.kind == "backward"
+            and self.products == "tcgen05"
+            and backward_products("tcgen05", self.tile_n, self.dim_padded, self.tile_m) == "tcgen05"
+        ):
+            raise ValueError(
+                f"variant.tile_n {PAIR_KEYS} is for the backward kernel by tcgen05, tiles of 128 queries and head dims "
+                f"that are padded to 64 and 128, not for {self.kind} by {self.products} at {self.dim_padded}"
+            )
         if tuple(sorted(self.tuning)) != self.tuning:
             raise ValueError(f"variant.tuning must be sorted (name, value) pairs, not {self.tuning!r}")
 
@@ -148,9 +161,9 @@ def forward_products(arch: str, tile_m: int) -> str:
 
 def backward_products(products: str, tile_n: int, dim_padded: int, tile_m: int = 128) -> str:
     """The products of the backward kernel for those requested: wgmma for tiles of 128 keys at dims 64 and 128, and of
-    64 keys at 128 and 256; tcgen05 for tiles of 128 queries and 128 keys at 64 and 128; mma for all others."""
+    64 keys at 128 and 256; tcgen05 for tiles of 128 queries and 128 or 256 keys at 64 and 128; mma for all others."""
     if products == "tcgen05":
-        there = (tile_m, tile_n) == (128, 128) and dim_padded in (64, 128)
+        there = tile_m == 128 and tile_n in (128, PAIR_KEYS) and dim_padded in (64, 128)
     else:
         there = dim_padded in ((64, 128) if tile_n == 128 else (128, 256))
     return products if there else "mma"

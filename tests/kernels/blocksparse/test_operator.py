@@ -194,6 +194,10 @@ def test_lists_survive_the_way_through_the_operator():
         causal(70, 70, schedule=DESCENDING),
         documents([10], 70, 70),
         replace(causal(70, 70), wide=from_mask(some_mask(), tile_m=192, backward=False)),
+        replace(causal(70, 70), paired=causal(70, 70, tile_n=256)),
+        replace(
+            causal(70, 70), wide=causal(70, 70, tile_m=192, backward=False), paired=from_mask(some_mask(), tile_n=256)
+        ),
         dense_lists(70, 70),
         causal(70, 70, schedule=Schedule("descending", None, 3, 2)),
     ):
@@ -289,6 +293,15 @@ WRONG = {
         good() | {"blocks": replace(causal(100, 130), wide=causal(100, 130, backward=False))}
     ),
     r"blocks\.wide: needs a BlockSparse, got tuple": lambda: good() | {"blocks": replace(causal(100, 130), wide=())},
+    r"blocks\.paired: needs lists of tiles of 128 x 256 with backward lists, got \(128, 128\)": lambda: (
+        good() | {"blocks": replace(causal(100, 130), paired=causal(100, 130))}
+    ),
+    r"blocks\.paired: needs a BlockSparse, got tuple": lambda: (
+        good() | {"blocks": replace(causal(100, 130), paired=())}
+    ),
+    r"blocks\.tile_n: needs one of \(64, 128\), got 256; lists of 256 are blocks\.paired": lambda: (
+        good() | {"blocks": causal(100, 130, tile_n=256)}
+    ),
     r"blocks\.forward\.partial\.count: needs shape .* 1\), got \(1, 1, 3\)": lambda: (
         good() | {"blocks": replace(causal(100, 130), wide=causal(500, 130, tile_m=192, backward=False))}
     ),

@@ -91,6 +91,26 @@ def test_lists_of_wide_tiles_beside_those_with_gradients(monkeypatch, tile_m, pr
     assert launched == [(tile_m, products), (128, "mma"), (128, other)]
 
 
+def test_lists_of_pairs_of_ctas_beside_others(monkeypatch):
+    """The backward pass takes them by tcgen05 where its kernel has them, and the others by other products, at other
+    dims, and under a schedule of the call."""
+    blocks = replace(causal(300, 300), paired=causal(300, 300, tile_n=256))
+    launched = []
+    run = lse_gradient.launch
+
+    def noted(variant, *arguments):
+        launched.extend([variant.tile_n] * (variant.kind == "backward"))
+        run(variant, *arguments)
+
+    monkeypatch.setattr(lse_gradient, "launch", noted)
+    mask = torch.ones(300, 300, dtype=torch.bool).tril()
+    check(*tensors(300, 300, dim=64), blocks, mask, products="tcgen05")
+    check(*tensors(300, 300, dim=32), blocks, mask, products="tcgen05")
+    check(*tensors(300, 300, dim=64), blocks, mask)
+    check(*tensors(300, 300, dim=64), blocks, mask, products="tcgen05", schedule="ascending")
+    assert launched == [256, 128, 128, 128]
+
+
 def test_a_window_in_one_list_whose_rows_descend():
     q, k = torch.arange(400)[:, None], torch.arange(400)[None]
     mask = (k <= q) & (k >= q - 200)

@@ -15,10 +15,14 @@ TYPES = {torch.bfloat16: BFloat16, torch.float16: Float16}
 
 
 class PairGemm:
-    """mC (m, n) = mA (m, k) mB (n, k)^T, m 128 or 256, by two CTAs of 128 threads."""
+    """mC (m, n) = mA (m, k) mB (n, k)^T, m 128 or 256, by two CTAs of 128 threads. clusters: that are launched; those
+    after the first would write beyond the matrices."""
 
-    def __init__(self, dtype: torch.dtype, m: int, n: int, k: int, a_major: str = "k", b_major: str = "k") -> None:
+    def __init__(
+        self, dtype: torch.dtype, m: int, n: int, k: int, a_major: str = "k", b_major: str = "k", clusters: int = 1
+    ) -> None:
         self.dtype, self.m, self.n, self.k, self.a_major, self.b_major = TYPES[dtype], m, n, k, a_major, b_major
+        self.clusters = clusters
 
     def layout(self, shape, major: str):
         atom = tcgen05.make_smem_layout_atom(getattr(tcgen05.SmemLayoutAtomKind, f"{major.upper()}_SW64"), self.dtype)
@@ -37,7 +41,7 @@ class PairGemm:
         s_a_layout = self.layout(tiled_mma.partition_shape_A((self.m, self.k)), self.a_major)
         s_b_layout = self.layout(tiled_mma.partition_shape_B((self.n, self.k)), self.b_major)
         self.kernel(m_a, m_b, m_c, tiled_mma, s_a_layout, s_b_layout).launch(
-            grid=(2, 1, 1), block=(128, 1, 1), cluster=(2, 1, 1), stream=stream
+            grid=(2 * self.clusters, 1, 1), block=(128, 1, 1), cluster=(2, 1, 1), stream=stream
         )
 
     @cute.kernel

@@ -11,6 +11,7 @@ from fuzz.devices.emulator.ptx import Instruction
 MMA = re.compile(
     r"tcgen05\.mma\.cta_group::([12])\.kind::(f16|tf32|f8f6f4|i8)(?:\.collector::a::(?:fill|use|lastuse|discard))?"
 )
+GROUP = re.compile(r"\.cta_group::([12])\b")
 KINDS = {"f16": op.TC_F16, "tf32": op.TC_TF32, "f8f6f4": op.TC_F8F6F4, "i8": op.TC_I8}
 SCALED = re.compile(
     r"tcgen05\.mma\.cta_group::([12])\.kind::(mxf8f6f4|mxf4|mxf4nvf4)\.block_scale(?:\.(scale_vec::[124]X|block16|block32))?"
@@ -38,7 +39,13 @@ MOST_SCALE = 15
 class TensorMemoryFamilies(Operands):
     """`op_tcgen05`."""
 
+    cta_group = ""  # of the kernel's tcgen05 instructions so far
+
     def op_tcgen05(self, i: Instruction) -> None:
+        group_of = GROUP.search(i.name)
+        if group_of and self.cta_group not in ("", group_of[1]):
+            raise self.fail(f"is in a kernel with others of .cta_group::{self.cta_group}, which PTX does not allow")
+        self.cta_group = group_of[1] if group_of else self.cta_group
         words = i.name.split(".")[1:]
         if words[0] == "mma":
             return self.tensor_product(i)

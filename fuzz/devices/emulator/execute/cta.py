@@ -27,6 +27,7 @@ def start_cluster(m, slot, position):
         m.cta[slot + rank, st.CTA_RANK] = rank
     if m.k[st.K_CHECKS] and m.k[st.K_CLUSTER_BARRIER]:
         cluster_order.begin(m, slot)
+    cluster_order.forget_visits(m, slot)
     for rank in range(m.k[st.K_CLUSTER]):
         start(m, slot + rank, position + rank)
 

@@ -39,6 +39,15 @@ def begin(m, slot):
 
 
 @njit
+def forget_visits(m, slot):
+    """A cluster starts whose first CTA is in row `slot`: what was noted of the one before it in its rows goes."""
+    if m.k[st.K_VISITS]:
+        first = m.k[st.K_VISITS] + VISIT * slot * m.k[st.K_READERS]
+        for i in range(m.k[st.K_CLUSTER] * m.k[st.K_READERS]):
+            w64(first + VISIT * i, 0)
+
+
+@njit
 def arrive(m, w, relaxed):
     """barrier.cluster.arrive: a relaxed one releases what fences before it have released."""
     slot = w // m.k[st.K_WARPS]

@@ -16,7 +16,7 @@ BARRIER, THREADS = 1, 32 * SOFTMAX_WARPS  # the named barrier of the softmax war
 
 
 @cute.jit
-def write_gradients(w, dk, dv, mSums, sums: Int64) -> None:
+def write_gradients(w, dk, dv, mSums: cute.Pointer, sums: Int64) -> None:
     """dK and dV, or their sums where a group has several units. K and V have been read: dK and dV take their place."""
     storage, dim, total = w.storage, w.tiling.dim, w.total
     if total > 0:

@@ -17,11 +17,12 @@ GROUPS = HALF // 32
 
 
 class LaneWords:
-    """The `Words` that masking.find_words takes: the queries of a lane, and the first of its warp's keys."""
+    """The `Words` that masking.find_words takes: the queries of a lane, and the first of its warp's keys. first_key: of
+    the CTA's keys, in the tile of keys of the lists."""
 
-    def __init__(self, thread: Int32, half: Int32) -> None:
+    def __init__(self, thread: Int32, half: Int32, first_key: Int32 | int = 0) -> None:
         self.row = [half * HALF + 32 * group + thread % 32 for group in range(GROUPS)]
-        self.first = thread // 32 % 4 * 32
+        self.first = thread // 32 % 4 * 32 + first_key
         self.lane, self.per_row = Int32(0), 1
 
 

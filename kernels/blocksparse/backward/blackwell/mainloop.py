@@ -158,6 +158,14 @@ def make_probabilities(w, rP: cute.Tensor, masked, word, group: cutlass.Constexp
 @cute.jit
 def make_ds(w, rP: cute.Tensor, group: cutlass.Constexpr) -> None:
     """dS of 32 queries, in tensor memory in place of dP, and in shared memory."""
+    rounded = ds_of(w, rP, group)
+    own = cute.local_tile(w.storage.sdS[None, None, 0], (1, CHUNK), (w.row, w.half * GROUPS + group))
+    cute.autovec_copy(rounded, own[0, None])
+
+
+@cute.jit
+def ds_of(w, rP: cute.Tensor, group: cutlass.Constexpr) -> cute.Tensor:
+    """dS of 32 queries in 16 bits, which takes dP's place in tensor memory."""
     rdS = cute.make_rmem_tensor(CHUNK, cutlass.Float32)
     tcgen05.load(w.columns_dp + w.half * HALF + group * CHUNK, w.row, rdS)
     rDelta = read_values(w, w.storage.sDelta, group, Int32(0))
@@ -166,8 +174,7 @@ def make_ds(w, rP: cute.Tensor, group: cutlass.Constexpr) -> None:
     rounded = cute.make_rmem_tensor(CHUNK, w.dtype)
     rounded.store((rdS.load() * rP.load()).to(w.dtype))
     tcgen05.store(packed_columns(w, w.columns_dp, group), w.row, cute.recast_tensor(rounded, cutlass.Float32))
-    own = cute.local_tile(w.storage.sdS[None, None, 0], (1, CHUNK), (w.row, w.half * GROUPS + group))
-    cute.autovec_copy(rounded, own[0, None])
+    return rounded
 
 
 def packed_columns(w, first: cute.Pointer, group: int) -> cute.Pointer:

@@ -20,7 +20,7 @@ from kernels.blocksparse.lists.types import (
     LPTOrder,
     WriteOrder,
 )
-from kernels.blocksparse.spec.variant import PAIR, WIDE
+from kernels.blocksparse.spec.variant import PAIR, PAIR_KEYS, WIDE
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ def check_shapes(
     check_types(blocks)
     device = blocks.device if device is None else device
     tiles_m = (*TILES, WIDE, PAIR) if blocks.backward is None else TILES
-    for name, tiles in (("tile_m", tiles_m), ("tile_n", TILES)):
+    for name, tiles in (("tile_m", tiles_m), ("tile_n", (*TILES, PAIR_KEYS))):
         if getattr(blocks, name) not in tiles:
             raise ValueError(f"blocks.{name}: needs one of {tiles}, got {getattr(blocks, name)}")
     m_blocks, n_blocks = ceil_div(sizes.longest_q, blocks.tile_m), ceil_div(sizes.longest_k, blocks.tile_n)
@@ -98,6 +98,8 @@ def check_types(blocks: BlockSparse) -> None:
         _check_tensors(blocks.lpt, "blocks.lpt", "rows")
     if blocks.wide is not None:
         _check_type(blocks.wide, BlockSparse, "blocks.wide")
+    if blocks.paired is not None:
+        _check_type(blocks.paired, BlockSparse, "blocks.paired")
 
 
 def _check_lists(

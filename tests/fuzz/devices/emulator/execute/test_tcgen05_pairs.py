@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fuzz.devices.emulator import Emulator
+from fuzz.devices.emulator.decode.decoder import Unimplemented
 
 SCHEDULES = ["in_order", "random", "oldest_last", "greedy"]
 K = 64
@@ -28,8 +29,8 @@ def compiled(tmp_path_factory):
 
     def compile_one(*settings):
         if settings not in known:
-            dtype, m, n, *majors = settings
-            gemm = PairGemm(dtype, m, n, K, *majors)
+            dtype, m, n, *others = settings
+            gemm = PairGemm(dtype, m, n, K, *others)
             pointers = [make_ptr(t, 0, cute.AddressSpace.gmem, assumed_align=16)
                         for t in (gemm.dtype, gemm.dtype, Float32)]  # fmt: skip
             with compiling_for("sm_100a"):
@@ -106,6 +107,37 @@ def test_a_commit_that_tells_one_cta_only(compiled):
     report, _, _ = multiply(compiled(torch.bfloat16, 256, 128), torch.bfloat16, 256, 128, change)
     assert report.status == "deadlock"
     assert "no CTA of the cluster has arrived at it" in str(report.deadlock)
+
+
+def test_a_kernel_with_instructions_of_one_cta_and_of_two(compiled):
+    def change(ptx):
+        return ptx.replace("tcgen05.dealloc.cta_group::2", "tcgen05.dealloc.cta_group::1")
+
+    with pytest.raises(Unimplemented, match=r"tcgen05\.dealloc.*in a kernel with others of \.cta_group::2"):
+        multiply(compiled(torch.bfloat16, 256, 128), torch.bfloat16, 256, 128, change)
+
+
+def test_a_pair_that_does_nothing_after_one_that_multiplied(compiled):
+    """In the places of the first pair: what that one did is no access to the memory of the second."""
+
+    def change(ptx):
+        text, n = re.subn(
+            r"(\s)(ld\.param)",
+            r"\1{ .reg .pred %later; .reg .b32 %own; mov.u32 %own, %clusterid.x; setp.gt.u32 %later, %own, 0;"
+            r" @%later ret; } \2",
+            ptx,
+            count=1,
+        )
+        assert n == 1
+        return text
+
+    kernel = compiled(torch.bfloat16, 256, 128, "k", "k", 3)
+    for schedule in SCHEDULES:
+        report, out, expected = multiply(
+            kernel, torch.bfloat16, 256, 128, change, resident_ctas=2, warp_schedule=schedule
+        )
+        assert report.ok, str(report)
+        assert torch.equal(out, expected)
 
 
 def test_an_alloc_that_the_other_cta_does_not_come_to(compiled):
