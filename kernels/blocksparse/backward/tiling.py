@@ -150,9 +150,8 @@ class Tiling:
         sums = 4 * self.stage_rows * self.dim * self.transposed
         if self.by_gradient:  # a piece of dQ for each warpgroup, P, and Q's second stage beside one of dO
             sums = 4 * self.step_m * (2 * DQ_COLUMNS + self.tile_n) + 2 * self.step_m * (self.dim + 2)
-        sums += (
-            2 * self.step_m * (self.dim + 2) * (self.stages_q - self.stages) * (self.persistent or self.step_groups > 0)
-        )
+        if self.persistent or self.step_groups:
+            sums += 2 * self.step_m * (self.dim + 2) * (self.stages_q - self.stages)
         scores = self.stages_p * (not self.transposed) + self.stages_ds
         return _shared_bytes(self.stage_rows, self.tile_n, self.dim, self.stages, scores) + sums
 

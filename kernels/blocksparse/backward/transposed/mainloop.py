@@ -15,7 +15,9 @@ P and dS so stay in registers as operand A of dV and dK; only dS goes to shared 
 NOTE [delayed dQ] dQ needs dS of both warpgroups. A step that computes its own dQ makes the warpgroups meet, so that
 their exponentials come at the same time and the tensor cores idle. With atomic adds a step therefore computes dQ of the
 step before it, whose dS has long been there: a warpgroup may be most of a step ahead, and one's products run during the
-other's exponentials. With ordered adds a CTA would release a tile a step later, which costs more.
+other's exponentials. The second one begins a tile behind the first one's S and dP, so that they are apart from the
+start. With ordered adds a CTA would release a tile a step later, which costs more, but for bands and intervals at head
+dim 64 (`Tiling.delays_dq`).
 
 No product is in flight where the loop turns: ptxas would serialise all of them (C7514), as it does where registers do
 not suffice (C7512): for dV issued before dS is computed, or S of the next step beside steps of 80 queries.
