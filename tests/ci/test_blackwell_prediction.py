@@ -43,7 +43,7 @@ def program(dim: int, tma: int) -> list[tuple[int, str]]:
 @pytest.mark.parametrize("dim", [64, 128])
 @pytest.mark.parametrize("tma", [0, 1])
 def test_each_role_has_its_own_loop_without_padding(dim: int, tma: int) -> None:
-    found = prediction.instructions_by_role(program(dim, tma), dim, tma, tma)
+    found = prediction.instructions_by_role(program(dim, tma), prediction.backward_marks(dim, tma, tma))
     assert found == {
         "softmax": 64 + 100 + 1,
         "dq": 2 + (dim // 16 if tma else dim // 4) + 5 + 1,
@@ -55,7 +55,7 @@ def test_each_role_has_its_own_loop_without_padding(dim: int, tma: int) -> None:
 
 def test_a_kernel_without_such_loops_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^no loop with 64 MUFU\.EX2"):
-        prediction.instructions_by_role([(0, "FADD"), (16, "BRA 0x0")], 64, 1, 1)
+        prediction.instructions_by_role([(0, "FADD"), (16, "BRA 0x0")], prediction.backward_marks(64, 1, 1))
 
 
 def test_clocks_of_a_block() -> None:
@@ -69,6 +69,16 @@ def test_clocks_of_a_block() -> None:
     by_bulk_adds = prediction.clocks_of(128, counts, 1, shares_dq=True)
     # dQ, 64 KiB, is written to shared memory and read from there
     assert by_bulk_adds["shared memory"] == clocks["shared memory"] + 2 * 64 * 1024 // 128
+
+
+def test_clocks_of_a_block_of_each_cta_of_a_pair() -> None:
+    counts = {"softmax": 800, "dq": 80, "read dq": 40, "load": 500, "issue": 600}
+    clocks = prediction.pair_clocks(128, counts, shares_dq=False)
+    assert clocks["products"] == 5 * 2 * 128**3 // 8192 and clocks["issue slots"] == 2 * 800 + 80 + 600
+    # products read A whole and half of B (S and dP), half of B (dV and dK), dS and K (dQ); dS, Q and dO are written
+    assert clocks["shared memory"] == (2 * 48 + 2 * 16 + 2 * 32 + 32 + 64) * 1024 // 128 + 256
+    assert clocks["chain"] == 3 * 512 + 800 + 3 * 200
+    assert prediction.pair_clocks(128, counts, shares_dq=True)["chain"] == clocks["chain"] + 40 + 200
 
 
 def forward_program(dim: int, tma: int, exponentials: int = 128) -> list[tuple[int, str]]:
