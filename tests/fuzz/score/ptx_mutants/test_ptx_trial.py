@@ -59,12 +59,13 @@ def test_a_dropped_barrier_is_a_race():
 
 
 @pytest.mark.parametrize(("which", "place"), [("red.release", -1), ("ld.acquire", 0)])
-def test_an_order_that_is_relaxed_leaves_adds_without_order(which, place):
-    """The release is the one after a CTA's last adds, which every CTA comes to; the others need longer rows."""
+def test_an_order_that_is_relaxed_leaves_the_first_add_without_order(which, place):
+    """The first add of a tile stores, and the next one reads. The release is the one after a CTA's last adds, which
+    every CTA comes to; the others need longer rows."""
     line = bug("backward", which, "WHOLE", which=place)
     after = line.before.replace("release", "relaxed").replace("acquire", "relaxed")
     found = trial.try_mutant(bug("backward", which, after, which=place), SURVEY)
-    assert (found.status, found.by) == ("found", "emulator:floating-point_adds_in_no_fixed_order")
+    assert (found.status, found.by) == ("found", "emulator:race_read_of_an_unordered_write")
 
 
 def test_a_loop_without_end_is_a_hang():

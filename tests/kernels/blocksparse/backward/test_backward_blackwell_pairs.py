@@ -16,7 +16,7 @@ pytest.importorskip("llvmlite")
 import backward_problems
 from backward_problems import Spec, errors, make
 from blocksparse_runs import ptx_of
-from covering import covering, daily
+from covering import covering, daily, nightly_unless
 from cutlass import Int32, cute
 
 from fuzz.compiling import obtain
@@ -126,8 +126,11 @@ def test_accumulators_fit_tensor_memory_and_share_it_where_they_must(dim):
     assert overlap == ({("dp", "dq")} if tuning.shares_dq else set()) and tuning.shares_dq == (dim == 128)
 
 
+LENGTHS = [(1, 1, 128), (65, 129, 128), (128, 256, 64), (129, 257, 128), (300, 520, 64)]
+
+
 @pytest.mark.parametrize(
-    ("queries", "keys", "dim"), [(1, 1, 128), (65, 129, 128), (128, 256, 64), (129, 257, 128), (300, 520, 64)]
+    ("queries", "keys", "dim"), [nightly_unless(one[2] == 64 or one[0] == 1, *one) for one in LENGTHS]
 )
 def test_dense_lengths_around_the_tiles(queries, keys, dim):
     check(Spec((queries,), (keys,), dim=dim))
@@ -147,7 +150,10 @@ FEATURES = {
 }
 
 
-@pytest.mark.parametrize("name", FEATURES)
+OF_DAILY = ("ordered, a soft cap", "packed, a group that is split", "float16, views", "without TMA")
+
+
+@pytest.mark.parametrize("name", daily(list(FEATURES), OF_DAILY))
 def test_features_of_the_portable_kernel(name):
     check(FEATURES[name], warp_schedule="random", seed=len(name))
 
@@ -250,7 +256,7 @@ MUTANTS = {
 }
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize("name", daily(list(MUTANTS), list(MUTANTS)[::2]))
 def test_a_planted_bug_shows(name):
     replacements, told = MUTANTS[name]
     spec = Spec((300,), (520,), 1, 1, dim=64, deterministic=name == "ranks_of_one_cta")

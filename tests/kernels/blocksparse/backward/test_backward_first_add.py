@@ -84,7 +84,7 @@ def sums_of(workspace: Any, spec: Spec) -> torch.Tensor:
     return workspace.dq_sum.view(spec.heads_q, batch, m_blocks, -1).transpose(0, 1)
 
 
-@pytest.mark.parametrize(("kernel", "mask"), covering(list(KERNELS), list(UNSEEN), strength=2))
+@pytest.mark.parametrize(("kernel", "mask"), covering(list(KERNELS), list(UNSEEN), strength=1))
 def test_tiles_that_no_block_is_added_to_are_neither_written_nor_read(kernel, mask):
     spec = unseen(kernel, mask)
     out, workspace = check(kernel, spec, warp_schedule="random", seed=len(kernel))
