@@ -63,7 +63,7 @@ def _order(kernels: tuple[KernelChoice, ...], draw: random.Random) -> list[Kerne
 
 
 def _properties(kernel: KernelChoice) -> set[tuple[str, object]]:
-    """What tells a kernel from others: options, those that it does not have, dtype, dims, softcap."""
+    """The properties by which kernels differ: options, those that a kernel does not have, dtype, dims, softcap."""
     options = {**kernel.variant, **dict.fromkeys(kernel.absent)}
     return {*options.items(), ("dtype", kernel.dtype), ("dims", kernel.dims), ("softcap", kernel.softcap)}
 

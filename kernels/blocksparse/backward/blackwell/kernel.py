@@ -36,7 +36,7 @@ from kernels.blocksparse.backward.kernel import Gradients
 from kernels.blocksparse.backward.mainloop_mma import Work
 from kernels.blocksparse.backward.tile_iterator import Counts, Lists, Order, take_place
 from kernels.blocksparse.backward.tiling import ENTRY_STAGES
-from kernels.blocksparse.common import tcgen05, tma_loads
+from kernels.blocksparse.common import mbarriers, tcgen05, tma_loads
 from kernels.blocksparse.common.arguments import operand
 from kernels.blocksparse.common.list_reader import Operand, Sequences, read, sequence
 from kernels.blocksparse.common.mask_words import Mask
@@ -142,7 +142,7 @@ class BlackwellBackward(Backward):
                 order=order,
                 counts=counts,
                 factors=factors,
-                **turns.barriers(storage.barriers),
+                **mbarriers.addresses(storage.barriers, turns.BARRIERS),
             )
             self.begin(w, k, v, (batch, row, head_kv))
             columns = cute.arch.retrieve_tmem_ptr(Float32, 16, storage.held)
@@ -202,7 +202,7 @@ class BlackwellBackward(Backward):
             sDelta=tensor(cute.make_layout((ROWS, 1)), Float32),
             sEntries=tensor(cute.make_layout((4, ENTRY_STAGES)), Int32),
             sTileNumber=tensor(cute.make_layout(1), Int32),
-            barriers=memory.allocate_array(Int64, turns.COUNT, byte_alignment=8),
+            barriers=memory.allocate_array(Int64, mbarriers.barrier_count(turns.BARRIERS), byte_alignment=8),
             held=memory.allocate_array(Int32, 1, byte_alignment=4),
         )
 
@@ -215,7 +215,7 @@ class BlackwellBackward(Backward):
                 copy.load(k.at(*place), k.stride_row, w.keys_left, w.storage.sK[None, None, 0])
                 copy.load(v.at(*place), v.stride_row, w.keys_left, w.storage.sV[None, None, 0])
         if w.thread == 0:
-            turns.initialise(w)
+            mbarriers.initialise(w.storage.barriers, turns.BARRIERS)
         if w.thread < 32:
             cute.arch.alloc_tmem(COLUMNS, w.storage.held)
             cute.arch.relinquish_tmem_alloc_permit()

@@ -13,6 +13,8 @@ the next S may replace the P that the product before it reads, and dQ the dS tha
 that all of them are done: so who has waited for dP may overwrite dS of the step before in shared memory.
 """
 
+from types import SimpleNamespace
+
 import cutlass
 from cutlass import Int32, cute
 
@@ -33,24 +35,45 @@ CHUNK = tcgen05.CHUNK
 @cute.jit
 def issue_products(w) -> None:
     """The issuing warp: products of all steps."""
-    products, shares_dq, await_columns = Products(w), w.tiling.shares_dq, w.kernel.await_columns
     await_keys = w.kernel.await_keys
+    issue_steps(
+        w,
+        Products(w),
+        SimpleNamespace(
+            await_k=lambda: await_keys(w, w.k_full),
+            await_v=lambda: await_keys(w, w.v_full),
+            scores=issue_scores,
+            dp=issue_dp,
+            dv=issue_dv,
+            dk_dq=issue_dk_dq,
+            commit=tcgen05.commit,
+        ),
+    )
+
+
+@cute.jit
+def issue_steps(w, products, issue: cutlass.Constexpr) -> None:
+    """Products of all steps, by a kernel's own functions. issue: those that wait for K and V, that issue products of a
+    step, and that commit."""
+    shares_dq, await_columns = w.tiling.shares_dq, w.kernel.await_columns
+    await_k, await_v, commit = issue.await_k, issue.await_v, issue.commit
+    scores, dp, dv, dk_dq = issue.scores, issue.dp, issue.dv, issue.dk_dq
     if w.total > 0:
-        await_keys(w, w.k_full)
-        issue_scores(w, products, Int32(0))
-        await_keys(w, w.v_full)
-        issue_dp(w, products, Int32(0))
+        await_k()
+        scores(w, products, Int32(0))
+        await_v()
+        dp(w, products, Int32(0))
     for step in cutlass.range(w.total, unroll=1):
-        issue_dv(w, products, step)
+        dv(w, products, step)
         if step + 1 < w.total:
-            issue_scores(w, products, step + 1)
-        issue_dk_dq(w, products, step)
+            scores(w, products, step + 1)
+        dk_dq(w, products, step)
         if step + 1 < w.total:
             if cutlass.const_expr(shares_dq):
                 await_columns(w, step)
-            issue_dp(w, products, step + 1)
+            dp(w, products, step + 1)
     if w.total > 0:
-        tcgen05.commit(w.ended)
+        commit(w.ended)
 
 
 @cute.jit

@@ -16,7 +16,9 @@ from kernels.blocksparse.spec.sm100 import ROWS
 
 
 class Products:
-    """Operands of the products, as their instructions take them; trace time only."""
+    """Operands of the products, as their instructions take them; trace time only. keys: of a product."""
+
+    keys = ROWS
 
     def __init__(self, w) -> None:
         storage, dim, self.dtype, self.dim = w.storage, w.tiling.dim, w.dtype, w.tiling.dim
@@ -35,12 +37,12 @@ class Products:
 
     def scores(self, columns: cute.Pointer, stage: Int32) -> None:
         """S = K Q^T."""
-        acc = tcgen05.sums(self.mma_s, columns, ROWS)
+        acc = tcgen05.sums(self.mma_s, columns, ROWS, self.keys)
         tcgen05.multiply(self.mma_s, acc, self.k[None, None, None, 0], self.q[None, None, None, stage], False)
 
     def dp(self, columns: cute.Pointer) -> None:
         """dP = V dO^T."""
-        acc = tcgen05.sums(self.mma_s, columns, ROWS)
+        acc = tcgen05.sums(self.mma_s, columns, ROWS, self.keys)
         tcgen05.multiply(self.mma_s, acc, self.v[None, None, None, 0], self.do[None, None, None, 0], False)
 
     def dv(self, columns: cute.Pointer, p: cute.Pointer, add: Boolean) -> None:
@@ -57,7 +59,7 @@ class Products:
         tcgen05.multiply(self.mma_dq, acc, self.ds[None, None, None, 0], self.k_transposed[None, None, None, 0], False)
 
     def _by_halves(self, columns: cute.Pointer, a: cute.Pointer, b: cute.Tensor, add: Boolean) -> None:
-        acc, pieces = tcgen05.sums(self.mma_keys, columns, self.dim), HALF // 16
+        acc, pieces = tcgen05.sums(self.mma_keys, columns, self.dim, self.keys), HALF // 16
         for half in range(2):
-            operand = tcgen05.operand_a(self.mma_keys, a + half * HALF, self.dtype, HALF)
+            operand = tcgen05.operand_a(self.mma_keys, a + half * HALF, self.dtype, HALF, self.keys)
             tcgen05.multiply(self.mma_keys, acc, operand, b, add if half == 0 else True, half * pieces)

@@ -49,20 +49,19 @@ class BlackwellBackwardTuning:
     @property
     def columns(self) -> dict[str, int]:
         """The first column of each accumulator: NOTE [columns]."""
-        dv = 2 * ROWS
-        return {
-            "s": 0,
-            "dp": ROWS,
-            "dv": dv,
-            "dk": dv + self.dim,
-            "dq": ROWS if self.shares_dq else dv + 2 * self.dim,
-        }
+        return accumulator_columns(self.dim, self.shares_dq)
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of one CTA: K, V, stages of Q, dO, dS, buffers of dQ, and less than 4 KiB for all else."""
         adds = self.bulk_dq * 2 * 4 * ROWS * DQ_COLUMNS
         return 2 * ROWS * self.dim * (3 + Q_STAGES) + 2 * ROWS * ROWS + adds + 4096
+
+
+def accumulator_columns(dim: int, shares_dq: bool) -> dict[str, int]:
+    """The first column of each accumulator in tensor memory; shares_dq: dQ takes the place of dP."""
+    dv = 2 * ROWS
+    return {"s": 0, "dp": ROWS, "dv": dv, "dk": dv + dim, "dq": ROWS if shares_dq else dv + 2 * dim}
 
 
 def blackwell_backward_tuning(variant: Variant) -> BlackwellBackwardTuning:

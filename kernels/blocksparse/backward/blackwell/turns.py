@@ -32,25 +32,6 @@ BARRIERS = {
     "dq_read": (1, DQ_WARPS),  # dQ is in registers
     "ended": (1, 1),  # all products are done
 }
-COUNT = sum(count for count, _ in BARRIERS.values())
-
-
-def barriers(first: cute.Pointer) -> dict[str, cute.Pointer]:
-    """The address of each barrier, or of the first of several."""
-    found, at = {}, 0
-    for name, (count, _) in BARRIERS.items():
-        found[name] = first + at
-        at += count
-    return found
-
-
-@cute.jit
-def initialise(w) -> None:
-    """One thread, before the CTA synchronises."""
-    for name, (count, arrivals) in cutlass.const_expr(list(BARRIERS.items())):
-        for i in cutlass.range_constexpr(count):
-            cute.arch.mbarrier_init(getattr(w, name) + i, arrivals)
-    cute.arch.mbarrier_init_fence()
 
 
 @cute.jit

@@ -30,6 +30,7 @@ from kernels.blocksparse.backward.transposed.shared_tiles import SharedTiles
 from kernels.blocksparse.backward.transposed.tile_kernel import TileBackward
 from kernels.blocksparse.backward.transposed.turns import GROUPS
 from kernels.blocksparse.backward.wgmma import WARPGROUP, GroupProduct, GroupThread, operand, transposed_operand
+from kernels.blocksparse.common import mbarriers
 
 # Of a thread: the warpgroup that loads and adds dQ, that of dV, that of dK; launched with 168, a third of their sum
 REGISTERS = (32, 240, 232)
@@ -117,5 +118,5 @@ class GradientGroups(TileBackward):
             sDelta=tensor(cute.make_layout((step_m, tiling.stages)), Float32),
             sEntries=tensor(cute.make_layout((4, ENTRY_STAGES)), Int32),
             sTileNumber=tensor(cute.make_layout(1), Int32),
-            barriers=memory.barriers(turns.barrier_count(tiling)),
+            barriers=memory.barriers(mbarriers.barrier_count(turns.barrier_table(tiling))),
         )

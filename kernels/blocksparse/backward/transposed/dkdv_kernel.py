@@ -25,6 +25,7 @@ from kernels.blocksparse.backward.transposed.query_words import LaneQueries
 from kernels.blocksparse.backward.transposed.shared_tiles import SharedTiles
 from kernels.blocksparse.backward.transposed.tile_kernel import TileBackward
 from kernels.blocksparse.backward.wgmma import WARPGROUP, GroupProduct, GroupThread, operand, transposed_operand
+from kernels.blocksparse.common import mbarriers
 from kernels.blocksparse.common.tile_loads import TileCopy
 from kernels.blocksparse.spec.variant import BACKWARD_OF_STEPS, NO_INJECTION, Injection, Variant
 
@@ -130,7 +131,7 @@ class KeyGradients(TileBackward):
             sDelta=tensor(cute.make_layout((step_m, tiling.stages)), Float32),
             sEntries=tensor(cute.make_layout((4, ENTRY_STAGES)), Int32),
             sTileNumber=tensor(cute.make_layout(1), Int32),
-            barriers=memory.barriers(turns.barrier_count(tiling)),
+            barriers=memory.barriers(mbarriers.barrier_count(turns.barrier_table(tiling))),
         )
 
 

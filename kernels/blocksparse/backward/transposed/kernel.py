@@ -35,6 +35,7 @@ from kernels.blocksparse.backward.transposed.shared_tiles import SharedTiles
 from kernels.blocksparse.backward.transposed.tile_kernel import BulkBackward
 from kernels.blocksparse.backward.transposed.tile_scheduler import Tile
 from kernels.blocksparse.backward.wgmma import WARPGROUP, GroupProduct, GroupThread, operand, transposed_operand
+from kernels.blocksparse.common import mbarriers
 from kernels.blocksparse.common.bulk import BulkOperand
 from kernels.blocksparse.common.layouts import tile_layout
 from kernels.blocksparse.common.list_reader import Sequences
@@ -100,10 +101,10 @@ class TransposedBackward(BulkBackward):
             order=order,
             counts=counts,
             factors=factors,
-            **turns.barriers(storage.barriers, self.tiling),
+            **mbarriers.addresses(storage.barriers, turns.barrier_table(self.tiling)),
         )
         if thread == 0:
-            turns.initialise(w)
+            mbarriers.initialise(storage.barriers, turns.barrier_table(self.tiling))
         cute.arch.sync_threads()
         self.roles(w)
 
@@ -243,5 +244,5 @@ class TransposedBackward(BulkBackward):
             sDelta=tensor(cute.make_layout((step_m, tiling.stages)), Float32),
             sEntries=tensor(cute.make_layout((4, ENTRY_STAGES)), Int32),
             sTile=tensor(cute.make_layout((tile_scheduler.INTS, TILE_STAGES)), Int32),
-            barriers=memory.barriers(turns.barrier_count(tiling)),
+            barriers=memory.barriers(mbarriers.barrier_count(turns.barrier_table(tiling))),
         )

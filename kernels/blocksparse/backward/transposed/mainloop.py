@@ -53,7 +53,7 @@ def clear(w) -> None:
 
 
 class DqOf(Enum):
-    """Of which step's dS a step computes dQ."""
+    """The step whose dQ a step computes."""
 
     NONE = "of none"
     STEP = "its own"

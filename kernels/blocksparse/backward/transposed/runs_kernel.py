@@ -25,6 +25,7 @@ from kernels.blocksparse.backward.wgmma import (
     operand_layout,
     transposed_operand,
 )
+from kernels.blocksparse.common import mbarriers
 from kernels.blocksparse.common.arguments import operand as argument_operand
 from kernels.blocksparse.common.bulk import BulkOperand, bulk_operand
 
@@ -117,7 +118,7 @@ class RunsBackward(TransposedBackward):
             sDelta=tensor(cute.make_layout((RUN_STEP, stages)), Float32),
             sEntries=tensor(cute.make_layout((4, ENTRY_STAGES)), Int32),
             sTile=memory.numbers(Int32, (tile_scheduler.INTS, TILE_STAGES)),
-            barriers=memory.barriers(turns.barrier_count(tiling)),
+            barriers=memory.barriers(mbarriers.barrier_count(turns.barrier_table(tiling))),
         )
 
 

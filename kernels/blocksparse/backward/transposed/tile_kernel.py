@@ -14,6 +14,7 @@ from kernels.blocksparse.backward.mainloop_mma import Work
 from kernels.blocksparse.backward.tile_iterator import Counts, Lists, Order, take_place
 from kernels.blocksparse.backward.transposed import loads, turns
 from kernels.blocksparse.backward.wgmma import operand_layout
+from kernels.blocksparse.common import mbarriers
 from kernels.blocksparse.common.arguments import operand as argument_operand
 from kernels.blocksparse.common.bulk import BulkOperand, bulk_operand
 from kernels.blocksparse.common.list_reader import Operand, Sequences, read, sequence
@@ -97,10 +98,10 @@ class TileBackward(BulkBackward):
                 order=order,
                 counts=counts,
                 factors=factors,
-                **turns.barriers(storage.barriers, tiling),
+                **mbarriers.addresses(storage.barriers, turns.barrier_table(tiling)),
             )
             if thread == 0:
-                turns.initialise(w)
+                mbarriers.initialise(storage.barriers, turns.barrier_table(tiling))
             cute.arch.sync_threads()
             dk = (gradients.dk.at(batch, row, head_kv), gradients.dk.stride_row)
             dv = (gradients.dv.at(batch, row, head_kv), gradients.dv.stride_row)

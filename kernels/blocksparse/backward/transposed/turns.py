@@ -51,11 +51,6 @@ def barrier_table(tiling: Tiling) -> dict[str, tuple[int, int]]:
     return found
 
 
-def barrier_count(tiling: Tiling) -> int:
-    """All mbarriers."""
-    return sum(count for count, _ in barrier_table(tiling).values())
-
-
 class DqBarrier(IntEnum):
     """Named barriers, EMPTY and FULL the first of one for each warpgroup; 0 is `NamedBarrier.MAIN`."""
 
@@ -64,24 +59,6 @@ class DqBarrier(IntEnum):
 
 
 START = 5  # the named barrier at which the second warpgroup waits in a tile's first step
-
-
-def barriers(first: cute.Pointer, tiling: Tiling) -> dict[str, cute.Pointer]:
-    """The address of each mbarrier, or of the first of several."""
-    found, at = {}, 0
-    for name, (count, _) in barrier_table(tiling).items():
-        found[name] = first + at
-        at += count
-    return found
-
-
-@cute.jit
-def initialise(w) -> None:
-    """One thread, before the CTA synchronises."""
-    for name, (count, arrivals) in cutlass.const_expr(list(barrier_table(w.tiling).items())):
-        for i in cutlass.range_constexpr(count):
-            cute.arch.mbarrier_init(getattr(w, name) + i, arrivals)
-    cute.arch.mbarrier_init_fence()
 
 
 @cute.jit

@@ -3,42 +3,32 @@ every check there is; ordered adds have the same bits in every schedule."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import cache
-
 import pytest
 import torch
 
 pytest.importorskip("cutlass")
 pytest.importorskip("llvmlite")
 
-import backward_problems
-from backward_problems import Spec, errors, make
+from backward_problems import Spec, errors
+from blackwell_backward import ARCH, check, run
 from blocksparse_runs import ptx_of
 from covering import covering, daily
 
-from fuzz.compiling import obtain
-from fuzz.devices.cuda import build_of
-from fuzz.devices.emulator import Emulator
-from fuzz.devices.emulator.config import ALL_CHECKS
 from kernels.blocksparse.backward.blackwell.tuning import blackwell_backward_tuning
 from kernels.blocksparse.compile.build import build
 from kernels.blocksparse.compile.supported import fits
 from kernels.blocksparse.launch.backward import backward_variants
 from kernels.blocksparse.launch.forward import for_operands
 from kernels.blocksparse.lists.builder import dense
-from kernels.blocksparse.spec.signature import ordered
 from kernels.blocksparse.spec.sm100 import COLUMNS
 from kernels.blocksparse.spec.variant import (
     ARCHES,
     MASKS,
-    NO_INJECTION,
     Injection,
     Variant,
     backward_products,
 )
 
-ARCH = "sm_100a"
 SCHEDULES = ["in_order", "random", "oldest_last", "greedy"]
 
 
@@ -46,36 +36,6 @@ def variant(dim=64, mask="none", **options):
     return Variant(
         **{"kind": "backward", "dtype": "bfloat16", "dim_padded": dim, "mask": mask, "products": "tcgen05", **options}
     )
-
-
-@cache
-def loaded(of, injection=NO_INJECTION):
-    compiled = build(of, ARCH, injection) if injection.replacements else obtain(build_of(of, ARCH, NO_INJECTION)).folder
-    return Emulator(strict=False, checks=ALL_CHECKS).load(compiled)
-
-
-def run(spec: Spec, injection=NO_INJECTION, prepare=lambda problem: None, **emulated):
-    """(problem, gradients, reports). Where adds are not ordered, their order is no finding. prepare: sets operands."""
-    problem = make(replace(spec, products="tcgen05", tile_m=128, tile_n=128))
-    prepare(problem)
-    checks = ALL_CHECKS if spec.deterministic else ALL_CHECKS - {"unordered_adds"}
-    emulator = Emulator(strict=False, checks=checks, **{"resident_ctas": 2, **emulated})
-    reports = []
-
-    def launch(of, values):
-        if not reports or reports[-1].status == "finished":
-            reports.append(loaded(of, injection.part(of.kind))(*ordered(of.kind, values), emulator=emulator))
-
-    out, _ = backward_problems.run(problem, launch)
-    return problem, out, reports
-
-
-def check(spec: Spec, **emulated):
-    problem, out, reports = run(spec, **emulated)
-    assert [(r.status, r.findings) for r in reports] == [("finished", [])] * len(reports), "\n".join(map(str, reports))
-    found = errors(problem, out)
-    assert max(found.values()) <= 1, found
-    return out
 
 
 @pytest.mark.parametrize(("dim", "tma", "bulk_dq"), covering([64, 128], [0, 1], [0, 1]))

@@ -4,8 +4,7 @@ emulated GPU with every check there is; ordered adds have the same bits in every
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from functools import cache
+from functools import partial
 
 import pytest
 import torch
@@ -13,26 +12,21 @@ import torch
 pytest.importorskip("cutlass")
 pytest.importorskip("llvmlite")
 
-import backward_problems
-from backward_problems import Spec, errors, make
+import blackwell_backward
+from backward_problems import Spec, errors
+from blackwell_backward import ARCH
 from blocksparse_runs import ptx_of
 from covering import covering, daily, nightly_unless
 from cutlass import Int32, cute
 
-from fuzz.compiling import obtain
-from fuzz.devices.cuda import build_of
-from fuzz.devices.emulator import Emulator
-from fuzz.devices.emulator.config import ALL_CHECKS
 from kernels.blocksparse.backward.blackwell.pairs import turns
 from kernels.blocksparse.backward.blackwell.pairs.tuning import pair_tuning
 from kernels.blocksparse.common import tcgen05
 from kernels.blocksparse.compile.build import build
 from kernels.blocksparse.compile.supported import fits
-from kernels.blocksparse.spec.signature import ordered
 from kernels.blocksparse.spec.sm100 import COLUMNS
-from kernels.blocksparse.spec.variant import ARCHES, MASKS, NO_INJECTION, Injection, Variant
+from kernels.blocksparse.spec.variant import ARCHES, MASKS, Injection, Variant
 
-ARCH = "sm_100a"
 SCHEDULES = ["in_order", "random", "oldest_last", "greedy"]
 
 
@@ -41,34 +35,7 @@ def variant(dim=128, mask="none", **options):
     return Variant(**{**fields, "products": "tcgen05", **options})
 
 
-@cache
-def loaded(of, injection=NO_INJECTION):
-    compiled = build(of, ARCH, injection) if injection.replacements else obtain(build_of(of, ARCH, NO_INJECTION)).folder
-    return Emulator(strict=False, checks=ALL_CHECKS).load(compiled)
-
-
-def run(spec: Spec, injection=NO_INJECTION, prepare=lambda problem: None, **emulated):
-    """(problem, gradients, reports). Where adds are not ordered, their order is no finding. prepare: sets operands."""
-    problem = make(replace(spec, products="tcgen05", tile_m=128, tile_n=256))
-    prepare(problem)
-    checks = ALL_CHECKS if spec.deterministic else ALL_CHECKS - {"unordered_adds"}
-    emulator = Emulator(strict=False, checks=checks, **{"resident_ctas": 4, **emulated})
-    reports = []
-
-    def launch(of, values):
-        if not reports or reports[-1].status == "finished":
-            reports.append(loaded(of, injection.part(of.kind))(*ordered(of.kind, values), emulator=emulator))
-
-    out, _ = backward_problems.run(problem, launch)
-    return problem, out, reports
-
-
-def check(spec: Spec, **emulated):
-    problem, out, reports = run(spec, **emulated)
-    assert [(r.status, r.findings) for r in reports] == [("finished", [])] * len(reports), "\n".join(map(str, reports))
-    found = errors(problem, out)
-    assert max(found.values()) <= 1, found
-    return out
+run, check = (partial(each, tile_n=256, resident_ctas=4) for each in (blackwell_backward.run, blackwell_backward.check))
 
 
 @pytest.mark.parametrize(("dim", "tma"), [(64, 1), (128, 1), (128, 0)])

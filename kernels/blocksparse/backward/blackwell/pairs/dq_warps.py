@@ -17,7 +17,7 @@ from kernels.blocksparse.backward.blackwell.dq_warps import LEADER, VECTOR, meet
 from kernels.blocksparse.backward.blackwell.pairs import turns
 from kernels.blocksparse.backward.blackwell.pairs.tuning import CTAS
 from kernels.blocksparse.backward.blackwell.tuning import HALF, Q_STAGES
-from kernels.blocksparse.backward.blackwell.turns import arrive, await_dq
+from kernels.blocksparse.backward.blackwell.turns import arrive, await_dq, await_queries
 from kernels.blocksparse.backward.intrinsics import add_four
 from kernels.blocksparse.backward.mainloop_mma import release, target_of, wait
 from kernels.blocksparse.backward.tile_iterator import Block, as_block
@@ -31,7 +31,7 @@ def add_dq_of_steps(w) -> None:
     deterministic, half_dim = w.variant.deterministic, w.tiling.dim // 2
     loaded_dq = w.kernel.loaded_dq
     for step in cutlass.range(w.total, unroll=1):
-        turns.await_queries(w, step)
+        await_queries(w, step)
         block = block_of(w, step)
         arrive(w.q_empty + step % Q_STAGES)
         await_dq(w, step)

@@ -29,10 +29,11 @@ from kernels.blocksparse.backward.blackwell.tuning import (
     SOFTMAX_REGISTERS,
     SOFTMAX_WARPS,
 )
+from kernels.blocksparse.backward.blackwell.turns import await_columns
 from kernels.blocksparse.backward.kernel import Gradients
 from kernels.blocksparse.backward.mainloop_mma import Work
 from kernels.blocksparse.backward.tile_iterator import Counts, Lists, Order, place_of
-from kernels.blocksparse.common import tcgen05
+from kernels.blocksparse.common import mbarriers, tcgen05
 from kernels.blocksparse.common.arguments import operand
 from kernels.blocksparse.common.list_reader import Operand, Sequences, read, sequence
 from kernels.blocksparse.common.mask_words import Mask
@@ -55,7 +56,7 @@ class PairBackward(BlackwellBackward):
         super().__init__(variant, arch, injection)
         self.lock_of = injection.pick("lock_of", dq_warps.lock_of)
         self.wait = injection.pick("wait", dq_warps.wait_until_at_least)
-        self.await_columns = injection.pick("await_columns", turns.await_columns)
+        self.await_columns = injection.pick("await_columns", await_columns)
         self.publish_ds = injection.pick("publish_ds", tcgen05.fence_shared_of_pair)
         self.await_both = injection.pick("await_both", turns.await_both)
         self.hand_on = injection.pick("hand_on", turns.hand_on)
@@ -157,7 +158,7 @@ class PairBackward(BlackwellBackward):
                 order=order,
                 counts=counts,
                 factors=factors,
-                **turns.barriers(storage.barriers),
+                **mbarriers.addresses(storage.barriers, turns.BARRIERS),
             )
             w = Work(**{**w.__dict__, **{f"columns_{name}": columns + at for name, at in tuning.columns.items()}})
             own = row + rank * ROWS
@@ -173,7 +174,7 @@ class PairBackward(BlackwellBackward):
         """Mbarriers and all tensor memory of both CTAs, and where adds are ordered the number of the pair's tile in
         both."""
         if thread == 0:
-            turns.initialise(turns.barriers(storage.barriers))
+            mbarriers.initialise(storage.barriers, turns.BARRIERS)
             if cutlass.const_expr(self.variant.deterministic):  # noqa: SIM102 (one is for the compiler)
                 if rank == 0:
                     rNumber = cute.make_rmem_tensor(1, Int32)
@@ -190,7 +191,7 @@ class PairBackward(BlackwellBackward):
 
     @cute.jit
     def roles(self, w, columns: cute.Pointer, dk, dv, mSums, sums) -> None:
-        """What each warp does. sums: the number of the CTA's tile of 128 keys in mSums."""
+        """The roles of a CTA's warps: NOTE [roles]. sums: the number of the CTA's tile of 128 keys in mSums."""
         warp = cute.arch.make_warp_uniform(w.thread // 32)
         if warp < SOFTMAX_WARPS:
             cute.arch.setmaxregister_increase(SOFTMAX_REGISTERS)
@@ -231,7 +232,7 @@ class PairBackward(BlackwellBackward):
         memory any more, nor the shared memory of the other CTA. The other warps may have ended."""
         end_pair = self.end_pair
         if w.rank == turns.LEADER and warp == 0 and w.total > 0:
-            turns.await_columns(w, w.total - 1)
+            await_columns(w, w.total - 1)
         tcgen05.fence_before()
         end_pair()
         tcgen05.fence_after()
@@ -262,6 +263,6 @@ class PairBackward(BlackwellBackward):
             sDelta=tensor(cute.make_layout((ROWS, 1)), Float32),
             sEntries=tensor(cute.make_layout((4, Q_STAGES)), Int32),
             sTileNumber=tensor(cute.make_layout(1), Int32),
-            barriers=memory.allocate_array(Int64, turns.COUNT, byte_alignment=8),
+            barriers=memory.allocate_array(Int64, mbarriers.barrier_count(turns.BARRIERS), byte_alignment=8),
             held=memory.allocate_array(Int32, 1, byte_alignment=4),
         )

@@ -10,16 +10,18 @@ the leader. Who has waited for dP may overwrite dS of the step before in the oth
 products before it are done in both.
 """
 
+from types import SimpleNamespace
+
 import cutlass
 from cutlass import Int32, cute
 
 from kernels.blocksparse.backward.blackwell.key_words import GROUPS, LaneWords, find_kept
-from kernels.blocksparse.backward.blackwell.mainloop import CHUNK, chunk_of, ds_of, make_probabilities
+from kernels.blocksparse.backward.blackwell.mainloop import CHUNK, chunk_of, ds_of, issue_steps, make_probabilities
 from kernels.blocksparse.backward.blackwell.pairs import turns
 from kernels.blocksparse.backward.blackwell.pairs.dq_warps import block_of
 from kernels.blocksparse.backward.blackwell.pairs.products import PairProducts
 from kernels.blocksparse.backward.blackwell.tuning import HALF, Q_STAGES
-from kernels.blocksparse.backward.blackwell.turns import arrive, await_do
+from kernels.blocksparse.backward.blackwell.turns import arrive, await_do, await_queries
 from kernels.blocksparse.backward.mainloop_mma import Work, is_masked
 from kernels.blocksparse.common import tcgen05
 from kernels.blocksparse.spec.sm100 import ROWS
@@ -28,24 +30,19 @@ from kernels.blocksparse.spec.sm100 import ROWS
 @cute.jit
 def issue_products(w) -> None:
     """The leader's issuing warp: products of all steps."""
-    products, shares_dq, await_columns = PairProducts(w), w.tiling.shares_dq, w.kernel.await_columns
-    commit = w.kernel.commit
-    if w.total > 0:
-        turns.await_both(w.k_full, w.k_peer, Int32(0))
-        issue_scores(w, products, Int32(0))
-        turns.await_both(w.v_full, w.v_peer, Int32(0))
-        issue_dp(w, products, Int32(0))
-    for step in cutlass.range(w.total, unroll=1):
-        issue_dv(w, products, step)
-        if step + 1 < w.total:
-            issue_scores(w, products, step + 1)
-        issue_dk_dq(w, products, step)
-        if step + 1 < w.total:
-            if cutlass.const_expr(shares_dq):
-                await_columns(w, step)
-            issue_dp(w, products, step + 1)
-    if w.total > 0:
-        commit(w.ended)
+    issue_steps(
+        w,
+        PairProducts(w),
+        SimpleNamespace(
+            await_k=lambda: turns.await_both(w.k_full, w.k_peer, Int32(0)),
+            await_v=lambda: turns.await_both(w.v_full, w.v_peer, Int32(0)),
+            scores=issue_scores,
+            dp=issue_dp,
+            dv=issue_dv,
+            dk_dq=issue_dk_dq,
+            commit=w.kernel.commit,
+        ),
+    )
 
 
 @cute.jit
@@ -87,7 +84,7 @@ def issue_dk_dq(w, products, step: Int32) -> None:
     cute.arch.mbarrier_wait(w.ds_ready, step % 2)
     await_both(w.qc_full, w.qc_peer, step % 2)
     w.kernel.fence_products()
-    products.dk(w.columns_dk, w.columns_dp, step > 0)
+    products.dk(w.columns_dk, w.columns_dp, 0, step > 0)
     commit(w.qc_empty)
     if step == 0:
         turns.await_both(w.kc_full, w.kc_peer, Int32(0))
@@ -127,7 +124,7 @@ def softmax_steps(w) -> None:
     await_scores, await_products = w.kernel.await_scores, w.kernel.await_products
     stored_ds, publish_ds = w.kernel.stored_ds, w.kernel.publish_ds
     for step in cutlass.range(w.total, unroll=1):
-        turns.await_queries(w, step)
+        await_queries(w, step)
         block = block_of(w, step)
         masked, rKept = is_masked(w, block), find_kept(w, block)
         await_scores(w, step)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernels.blocksparse.backward.blackwell.tuning import HALF, Q_STAGES, THREADS
+from kernels.blocksparse.backward.blackwell.tuning import HALF, Q_STAGES, THREADS, accumulator_columns
 from kernels.blocksparse.spec.sm100 import COLUMNS, RESERVED, ROWS, SHARED
 from kernels.blocksparse.spec.variant import PAIR_KEYS, Variant, backward_products
 
@@ -51,14 +51,7 @@ class PairTuning:
     @property
     def columns(self) -> dict[str, int]:
         """The first column of each accumulator: NOTE [columns of pairs]."""
-        dv = 2 * ROWS
-        return {
-            "s": 0,
-            "dp": ROWS,
-            "dv": dv,
-            "dk": dv + self.dim,
-            "dq": ROWS if self.shares_dq else dv + 2 * self.dim,
-        }
+        return accumulator_columns(self.dim, self.shares_dq)
 
     @property
     def shared_bytes(self) -> int:

@@ -5,13 +5,11 @@
 Each CTA has all of them, at the same places. What is said of phases in blackwell/turns.py holds here too.
 """
 
-import cutlass
 from cutlass import Int32, cute
 from cutlass._mlir.dialects import nvvm
 
 from kernels.blocksparse.backward.blackwell.pairs.tuning import CTAS
 from kernels.blocksparse.backward.blackwell.tuning import DQ_WARPS, Q_STAGES, SOFTMAX_WARPS
-from kernels.blocksparse.common import tcgen05
 
 LEADER = 0  # the CTA of a pair that issues products
 
@@ -43,25 +41,6 @@ BARRIERS = {
     "ds_ready": (1, CTAS * SOFTMAX_WARPS),  # dS is in place of dP, and in shared memory of both CTAs
     "dq_read": (1, CTAS * DQ_WARPS),  # dQ is in registers
 }
-COUNT = sum(count for count, _ in BARRIERS.values())
-
-
-def barriers(first: cute.Pointer) -> dict[str, cute.Pointer]:
-    """The address of each barrier, or of the first of several."""
-    found, at = {}, 0
-    for name, (count, _) in BARRIERS.items():
-        found[name] = first + at
-        at += count
-    return found
-
-
-@cute.jit
-def initialise(barriers_of: cutlass.Constexpr) -> None:
-    """One thread of each CTA, before the pair synchronises."""
-    for name, (count, arrivals) in cutlass.const_expr(list(BARRIERS.items())):
-        for i in cutlass.range_constexpr(count):
-            cute.arch.mbarrier_init(barriers_of[name] + i, arrivals)
-    cute.arch.mbarrier_init_fence()
 
 
 def meet_pair() -> None:
@@ -91,16 +70,3 @@ def hand_on(own: cute.Pointer, peer: cute.Pointer, parity: Int32) -> None:
     """A warp of the other CTA tells the leader what its CTA has loaded."""
     cute.arch.mbarrier_wait(own, parity)
     arrive_at_leader(peer)
-
-
-@cute.jit
-def await_queries(w, step: Int32) -> None:
-    """Waits for Q by rows, LSE and the block of a step in this CTA."""
-    cute.arch.mbarrier_wait(w.q_full + step % Q_STAGES, step // Q_STAGES % 2)
-
-
-@cute.jit
-def await_columns(w, step: Int32) -> None:
-    """The leader waits until both CTAs have read dQ of a step."""
-    cute.arch.mbarrier_wait(w.dq_read, step % 2)
-    tcgen05.fence_after()
