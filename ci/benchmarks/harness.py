@@ -9,6 +9,8 @@ overhead   per case: all but kernel, reference and compiling; i.e. drawing, inpu
            Counted by the clock, from one verdict to the next: what a worker draws and records while its child
            works costs nothing as long as there is a core for it.
 rate       cases per second of a whole session, drawing and judging included, start-up excluded (and given beside it)
+state      microseconds that a case with eight calls spends on global state: read, compared, put back
+           (fuzz/runner/process_state.py); median and fastest tenth
 hang       seconds from the launch of a kernel that never returns to the next case's verdict, restart included
 """
 
@@ -26,7 +28,7 @@ import msgspec
 from rich.console import Console
 
 from fuzz.core.case import Case
-from fuzz.runner import Runner
+from fuzz.runner import Runner, process_state
 from fuzz.session.pool import run_session
 from fuzz.session.records import Reader, Record, machine
 from fuzz.session.settings import Settings
@@ -102,6 +104,21 @@ def hang() -> dict:
     return {"outcome": verdict.outcome, "verdict_s": round(answered, 2), "with_next_case_s": round(whole, 2)}
 
 
+def state(cases: int = 2000, calls: int = 8) -> dict:
+    """Cost of keeping one target's changes of global state from the next, per case of `calls` calls."""
+    kept = process_state.ProcessState()
+    spent = []
+    for _ in range(cases):
+        began = time.perf_counter()
+        kept.begin()
+        for _ in range(calls):
+            process_state.call(int)
+        kept.end()
+        spent.append(1e6 * (time.perf_counter() - began))
+    fastest = statistics.quantiles(spent, n=10)[0]
+    return {"calls": calls, "median_us": round(statistics.median(spent)), "fastest_tenth_us": round(fastest)}
+
+
 def save(result: dict, out: str | None) -> None:
     """Writes what is there so far."""
     if out:
@@ -125,6 +142,7 @@ def main() -> None:
         result["sessions"].append(session(options.device, tuple(options.targets), cases, workers, options.size))
         save(result, options.out)
     if options.device == "host":
+        result["state"] = state()
         result["hang"] = hang()
         save(result, options.out)
     print(json.dumps(result, indent=2))
@@ -135,6 +153,7 @@ def main() -> None:
             f"{row['overhead_without_same_precision_ms_median']} ms without the same-precision run"
         )
     if "hang" in result:
+        print(f"global state costs a case {result['state']['median_us']} µs")
         print(f"a hang costs {result['hang']['with_next_case_s']} s, restart and next case included")
 
 
