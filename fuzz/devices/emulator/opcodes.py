@@ -38,7 +38,7 @@ WGMMA_COMMIT = BASE + 25
 WGMMA_WAIT = BASE + 26  # 2 groups that may stay pending
 PROXY_FENCE = (
     BASE + 27
-)  # 2 spaces: 1 shared, 2 global, 3 both; generic accesses before it are seen by asynchronous ones after it
+)  # 2 spaces: 1 the CTA's shared memory, 2 global memory, 4 that of its cluster's other CTAs; generic accesses before it are seen by asynchronous ones after it
 REGISTER_USE = BASE + 28  # 2 sources, if a move, 3… numbers of tracked registers, -1 at the end
 
 ABSENT = -(1 << 31)  # an operand that is not there

@@ -211,7 +211,8 @@ class MemoryFamilies(BulkFamilies, AsyncStoreFamilies, ClusterLaunchFamilies):
         if parts == ["mbarrier_init", "release", "cluster"]:
             return self.emit(op.CLUSTER, op.CLUSTER_FENCE_INITS) if self.clustered else self.emit(op.NOTHING)
         if parts[:2] == ["proxy", "async"] and parts[2:] in ([], ["global"], ["shared::cta"], ["shared::cluster"]):
-            return self.emit(op.PROXY_FENCE, {"": 3, "global": 2}.get("".join(parts[2:]), 1))
+            spaces = {"": 7, "global": 2, "shared::cta": 1, "shared::cluster": 5}
+            return self.emit(op.PROXY_FENCE, spaces["".join(parts[2:])])
         if parts[:2] == ["proxy", "tensormap::generic"]:  # a tensor map is read when the copy is issued
             return self.emit(op.NOTHING)
         if "proxy" in parts or not set(parts) <= {

@@ -119,9 +119,10 @@ def execute(
     if checks:
         k[st.K_ROW_SIZE], k[st.K_SHARED_CELLS] = _row_size(len(order), entities), _cells(program, shared_size)
         k[st.K_LINES] = _lines(shared_size)
-        k[st.K_PROXY] = _row_count(resident, warps) * k[st.K_ROW_SIZE] if program.asynchronous else 0
-        k[st.K_GLOBAL_PROXY] = _row_count(resident, warps) * k[st.K_ROW_SIZE] * 3 if program.bulk else 0
-        k[st.K_TENSOR_ROWS] = _row_count(resident, warps) * k[st.K_ROW_SIZE] * 2 if program.tensor_memory else 0
+        rows = _row_count(resident, warps) * k[st.K_ROW_SIZE]
+        k[st.K_TENSOR_ROWS] = rows if program.tensor_memory else 0
+        k[st.K_GLOBAL_PROXY] = 2 * rows if program.bulk else 0
+        k[st.K_PROXY], k[st.K_PROXY_STEP] = (3 * rows, rows) if program.asynchronous else (0, 0)
         k[st.K_SHARED_GRANULE] = program.granule.bit_length() - 1
     k[st.K_TENSOR_SHARE] = config.ctas_per_sm if ctas == 1 else 1
     k[st.K_CHECKS], k[st.K_SCOPED] = checks, program.scoped
@@ -210,7 +211,7 @@ def _shadows(
 ) -> dict[str, int]:
     """Bytes of the clocks and of shared memory's cells, by the names of `k`. cluster: CTAs of one."""
     cells, lines = _cells(program, shared) * resident, _lines(shared) * resident
-    kinds = 4 if program.bulk else 3 if program.tensor_memory else 1 + program.asynchronous
+    kinds = 3 + cluster * program.asynchronous if program.asynchronous or program.bulk or program.tensor_memory else 1
     rows = _row_count(resident, warps) * kinds
     return {
         "rows": rows * _row_size(ctas, entities), "keys": 8 * vector_clocks.LOCATIONS,

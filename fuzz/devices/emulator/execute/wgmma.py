@@ -73,7 +73,7 @@ def uniform_descriptor(m, w, pc, at):
 @njit
 def note_read(m, w, pc, descriptor, transposed, first, last):
     """Notes that the warp reads groups first … last - 1 of a matrix through the async proxy."""
-    size, proxy = m.k[st.K_SHARED_SIZE], m.k[st.K_PROXY]
+    size, proxy = m.k[st.K_SHARED_SIZE], vector_clocks.proxy_of(m, m.slot[w])
     of = shared_lines.lines_of(m, w)
     for group in range(first, last):
         for half in range(2):

@@ -85,8 +85,8 @@ def learn_one(r, column, clock):
 def learn(m, r, column, clock):
     """Orders the owner of row `r`, in every proxy, after the agent's copies up to `clock`."""
     learn_one(r, column, clock)
-    if m.k[st.K_PROXY]:
-        learn_one(r + m.k[st.K_PROXY], column, clock)
+    for rank in range(vector_clocks.proxies(m)):
+        learn_one(r + vector_clocks.proxy_of_rank(m, rank), column, clock)
     if m.k[st.K_GLOBAL_PROXY]:
         learn_one(r + m.k[st.K_GLOBAL_PROXY], column, clock)
 

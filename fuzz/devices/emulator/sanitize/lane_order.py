@@ -79,12 +79,16 @@ def arrive_at(m, w, act, host):
         vector_clocks.arrive_at(m, w, host)
         return
     clock, mine = m.lanes[w, st.LANES_CLOCK], vector_clocks.warp_row(m, w) + 16 + 8 * vector_clocks.entity(m, w)
-    shared, memory = mine + m.k[st.K_PROXY], mine + m.k[st.K_GLOBAL_PROXY]  # the warp's own row, where there are none
-    now, fenced, elsewhere = i64(mine), i64(shared), i64(memory)
+    memory = mine + m.k[st.K_GLOBAL_PROXY]  # the warp's own row, where it has none for global memory
+    now, elsewhere = i64(mine), i64(memory)
     w64(mine, min(now, clock))
-    w64(shared, min(fenced, clock))
     w64(memory, min(elsewhere, clock))
+    for rank in range(vector_clocks.proxies(m)):
+        shared = mine + vector_clocks.proxy_of_rank(m, rank)
+        m.lanes[w, st.LANES_FENCED + rank] = i64(shared)
+        w64(shared, min(i64(shared), clock))
     vector_clocks.arrive_at(m, w, host)
+    for rank in range(vector_clocks.proxies(m)):
+        w64(mine + vector_clocks.proxy_of_rank(m, rank), m.lanes[w, st.LANES_FENCED + rank])
     w64(memory, elsewhere)
-    w64(shared, fenced)
     w64(mine, now)

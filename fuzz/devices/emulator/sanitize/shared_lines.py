@@ -138,7 +138,7 @@ def read_cell(of, number):
 
 @njit
 def read_line_async(of, proxy, line):
-    """The same of a line that is read through the asynchronous proxy. proxy: K_PROXY."""
+    """The same of a line that is read through the asynchronous proxy. proxy: `vector_clocks.proxy_of`."""
     cells, clocks, size, age, me, now, block = of
     cell = i64(cells + 8 * line)
     if cell >> 43 != age or i64(block + proxy + 8 * (cell >> 32 & 1023)) < (cell & LOW32):

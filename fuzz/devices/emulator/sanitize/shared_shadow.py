@@ -167,7 +167,7 @@ def note_async_read_by(m, w, pc, lane, a, size, reader, clock, unfenced):
     slot = m.slot[w]
     mine, origin = vector_clocks.number_in(m, slot, w), vector_clocks.first_in(m, slot)
     known = vector_clocks.warp_row(m, w) + 16 + 8 * origin
-    proxied = known + k[st.K_PROXY]
+    proxied = known + vector_clocks.proxy_of(m, slot)
     age = age_of(m, slot)
     lg = k[st.K_SHARED_GRANULE]
     races = k[st.K_CHECKS] & st.CHECK_RACES
@@ -199,7 +199,7 @@ def note_async_write(m, w, slot, pc, lane, a, size, writer, clock):
     own = m.slot[w]
     mine, origin = vector_clocks.number_in(m, own, w), vector_clocks.first_in(m, own)
     known = vector_clocks.warp_row(m, w) + 16 + 8 * origin
-    proxied = known + k[st.K_PROXY]
+    proxied = known + vector_clocks.proxy_of(m, slot)
     age = age_of(m, slot)
     lg = k[st.K_SHARED_GRANULE]
     races = k[st.K_CHECKS] & st.CHECK_RACES

@@ -76,8 +76,9 @@ def commit(m, w, host):
     row = vector_clocks.location_row(m, host, True)
     if row == 0:
         return
-    mine, proxy = vector_clocks.warp_row(m, w), m.k[st.K_PROXY]
-    if proxy:
+    mine = vector_clocks.warp_row(m, w)
+    for rank in range(vector_clocks.proxies(m)):
+        proxy = vector_clocks.proxy_of_rank(m, rank)
         vector_clocks.join_one(row, mine + proxy)
         vector_clocks.join_one(row + proxy, mine + proxy)
     row += m.k[st.K_TENSOR_ROWS]

@@ -35,7 +35,7 @@ def note_read_of(m, w, slot, pc, lane, a, size):
     mine = vector_clocks.in_cluster(m, w)
     first = tensor_clocks.first_entity(m, w)
     known = vector_clocks.warp_row(m, w) + 16 + 8 * first
-    proxied = known + k[st.K_PROXY]
+    proxied = known + vector_clocks.proxy_of(m, slot)
     age = age_of(m, slot)
     lg = k[st.K_SHARED_GRANULE]
     reads = _cells(m, slot)

@@ -6,10 +6,11 @@ and acquire operations join rows, as the PTX memory model has it (a warp stands 
 one warp are not seen). A row is [low, high, clocks…], with nothing but zeros outside low … high, so joining costs what
 is known and not the size of the grid.
 
-Where a kernel has asynchronous accesses of shared memory (wgmma, bulk copies), every row has a second one K_PROXY bytes
-further: how far a warp is ordered after the others with a proxy fence on the way, as such an access needs it of an
-ordinary write; where it has bulk copies another one K_GLOBAL_PROXY bytes further, for accesses of global memory. Where
-it has tcgen05 instructions, one K_TENSOR_ROWS bytes further (`tensor_clocks.py`).
+Where a kernel has asynchronous accesses of shared memory (wgmma, bulk copies, tcgen05), every row has further ones
+K_PROXY bytes on: how far a warp is ordered after the others with a proxy fence on the way, as such an access needs it of
+an ordinary write. There is one for the shared memory of each CTA of a cluster (`proxy_of`), since fence.proxy.async
+.shared::cta concerns that of its own CTA alone. Where it has bulk copies another one K_GLOBAL_PROXY bytes on, for
+accesses of global memory. Where it has tcgen05 instructions, one K_TENSOR_ROWS bytes on (`tensor_clocks.py`).
 
 The CTAs of a cluster stand one after the other, so that their entities do too: an entity of a cluster is known by its
 number there (`in_cluster`), which for a CTA on its own is the warp's.
@@ -106,11 +107,30 @@ def clear_one(r):
     w64(r + 8, 0)
 
 
+@njit(inline="always")
+def proxies(m):
+    """How many rows for accesses through the asynchronous proxy every row has: one per CTA of a cluster, or none."""
+    return m.k[st.K_CLUSTER] if m.k[st.K_PROXY] else 0
+
+
+@njit(inline="always")
+def proxy_of_rank(m, rank):
+    """The distance from a row to its row for asynchronous accesses of the shared memory of its cluster's CTA `rank`;
+    0 where there is none."""
+    return m.k[st.K_PROXY] + rank * m.k[st.K_PROXY_STEP]
+
+
+@njit(inline="always")
+def proxy_of(m, slot):
+    """`proxy_of_rank` of the CTA in row `slot`."""
+    return proxy_of_rank(m, m.cta[slot, st.CTA_RANK])
+
+
 @njit
 def clear(m, r):
     clear_one(r)
-    if m.k[st.K_PROXY]:
-        clear_one(r + m.k[st.K_PROXY])
+    for rank in range(proxies(m)):
+        clear_one(r + proxy_of_rank(m, rank))
     if m.k[st.K_GLOBAL_PROXY]:
         clear_one(r + m.k[st.K_GLOBAL_PROXY])
     if m.k[st.K_TENSOR_ROWS]:
@@ -138,8 +158,8 @@ def join_one(to, source):
 def join(m, to, source):
     """to = the later of both, entity by entity."""
     join_one(to, source)
-    if m.k[st.K_PROXY]:
-        join_one(to + m.k[st.K_PROXY], source + m.k[st.K_PROXY])
+    for rank in range(proxies(m)):
+        join_one(to + proxy_of_rank(m, rank), source + proxy_of_rank(m, rank))
     if m.k[st.K_GLOBAL_PROXY]:
         join_one(to + m.k[st.K_GLOBAL_PROXY], source + m.k[st.K_GLOBAL_PROXY])
     if m.k[st.K_TENSOR_ROWS]:
@@ -191,38 +211,48 @@ def own(m, w):
 
 @njit
 def proxy_fence(m, w, spaces):
-    """Orders the asynchronous proxy after everything that the warp is ordered after; spaces: 1 shared memory, 2 global
-    memory, 3 both."""
+    """Orders the asynchronous proxy after everything that the warp is ordered after; spaces: see op.PROXY_FENCE."""
     mine = warp_row(m, w)
     if spaces & 2 and m.k[st.K_GLOBAL_PROXY]:
         join_one(mine + m.k[st.K_GLOBAL_PROXY], mine)
         if not spaces & 1:
             tick(m, w)
     if spaces & 1 and m.k[st.K_PROXY]:
-        join_one(mine + m.k[st.K_PROXY], mine)
+        own_rank = m.cta[m.slot[w], st.CTA_RANK]
+        for rank in range(proxies(m)):
+            if rank == own_rank or spaces & 4:
+                join_one(mine + proxy_of_rank(m, rank), mine)
         tick(m, w)
+
+
+@njit
+def _know_cluster(m, slot, first, r):
+    """Row `r` is ordered after all that came before the cluster of the CTA in row `slot`, whose entities begin at
+    `first`."""
+    entities, ctas = m.k[st.K_ENTITIES], m.k[st.K_CLUSTER]
+    w64(r, first)
+    w64(r + 8, first + ctas * entities)
+    for c in range(ctas):
+        base = m.cta[slot - m.cta[slot, st.CTA_RANK] + c, st.CTA_CLOCK] + 1
+        for i in range(c * entities, (c + 1) * entities):
+            w64(r + 16 + 8 * (first + i), base)
 
 
 @njit
 def begin(m, slot, position):
     """A CTA starts: its warps know nothing of others. Its clocks go on from those of the last CTA in this row; so do
     those of the other CTAs of its cluster, which start with it."""
-    warps, entities, ctas = m.k[st.K_WARPS], m.k[st.K_ENTITIES], m.k[st.K_CLUSTER]
-    rank = m.cta[slot, st.CTA_RANK]
-    first = (position - rank) * entities
+    warps = m.k[st.K_WARPS]
+    first = (position - m.cta[slot, st.CTA_RANK]) * m.k[st.K_ENTITIES]
     for w in range(slot * warps, slot * warps + warps):
         for r in (
             warp_row(m, w), fence_row(m, w), pending_row(m, w), near_fence_row(m, w), near_pending_row(m, w)
         ):  # fmt: skip
             clear(m, r)
-        for distance in (0, m.k[st.K_PROXY], m.k[st.K_GLOBAL_PROXY]):  # the warp's own row again, where there is none
-            r = warp_row(m, w) + distance
-            w64(r, first)
-            w64(r + 8, first + ctas * entities)
-            for c in range(ctas):
-                base = m.cta[slot - rank + c, st.CTA_CLOCK] + 1
-                for i in range(c * entities, (c + 1) * entities):
-                    w64(r + 16 + 8 * (first + i), base)
+        _know_cluster(m, slot, first, warp_row(m, w))
+        _know_cluster(m, slot, first, warp_row(m, w) + m.k[st.K_GLOBAL_PROXY])  # the same row, where it has no other
+        for its in range(proxies(m)):
+            _know_cluster(m, slot, first, warp_row(m, w) + proxy_of_rank(m, its))
         tick(m, w)
     for number in range(16):
         clear(m, barrier_row(m, slot, number))

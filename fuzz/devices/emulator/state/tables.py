@@ -28,6 +28,7 @@ PRINTS = 1 << 12  # texts that lanes print in a launch
 PRINTED_WORDS = 31  # of 8 bytes, of the arguments of each
 ISSUES = 64  # wgmma of a warpgroup that are remembered for its slower warps
 BULKS = 256  # bulk copies in flight, per CTA
+MOST_CTAS = 16  # of a cluster
 AGENTS = 24  # that make a CTA's bulk copies, see sanitize/bulk_clocks.py
 ARRIVALS = 64  # mbarriers of a CTA whose arrivals are remembered, in a launch with clusters
 
@@ -66,7 +67,7 @@ TABLES: dict[str, tuple[int, ...]] = {
     "copies": (COPIES, 8),  # (W) pending cp.async, columns COPY_…
     "pending": (),  # (W) how many
     "group": (8,),  # (W) groups of wgmma, columns G_…
-    "lanes": (6,),  # (W) its lanes since they were last in step, columns LANES_…
+    "lanes": (6 + MOST_CTAS,),  # (W) its lanes since they were last in step, columns LANES_…
     "limits": (6,),  # (W) registers of a thread, columns LIM_…
     "wgmmas": (WGMMAS, 12),  # (W) in flight, columns W_…
     "issues": (ISSUES, 4),  # (first warp of a warpgroup) the last wgmma issued, columns I_…
@@ -154,7 +155,7 @@ TA_STORE, TA_GROUPS, TA_COLUMN, TA_COUNT, TA_PC = range(5)
 # columns of `lanes`: those that have used shared memory, and those that did an access or a .sync instruction without
 # others, since the last .sync instruction of all; the warp's clock at that; those that have cp.async under way; how
 # often the clock was advanced for lanes; those that have arrived at an mbarrier since they used shared memory
-LANES_USED, LANES_ALONE, LANES_CLOCK, LANES_COPIES, LANES_TICKS, LANES_ARRIVED = range(6)
+LANES_USED, LANES_ALONE, LANES_CLOCK, LANES_COPIES, LANES_TICKS, LANES_ARRIVED, LANES_FENCED = range(7)
 
 # columns of `limits`, of setmaxnreg: registers that a thread has; how many the warp has executed; its clock at the
 # last; what that asked for, 2 * registers + grows; its pc; 1 while it waits for registers
@@ -175,7 +176,7 @@ LIM_NOW, LIM_COUNT, LIM_CLOCK, LIM_WHAT, LIM_PC, LIM_WAITS = range(6)
  K_CLUSTER, K_CLUSTER_X, K_CLUSTER_Y, K_CLUSTER_Z, K_CLUSTER_BARRIER, K_VISITS,
  K_CANCELLED, K_ENTRY_REGISTERS, K_REFUSED_WHY,
  K_PAUSE, K_TRIPS, K_LOOPS, K_LINE_WRITES, K_LINE_READS, K_LINES, K_KNOWN, K_TRANSLATED, K_GLOBAL_PROXY,
- K_SIZE) = range(92)  # fmt: skip
+ K_PROXY_STEP, K_SIZE) = range(93)  # fmt: skip
 
 # AT_ALLOC: waits for columns of tensor memory; AT_REGISTERS: for registers (setmaxnreg.inc); AT_PRODUCTS: for the
 # products of its warpgroup's other warps

@@ -12,8 +12,8 @@ from fuzz.devices.emulator.config import LaunchConfig
 from fuzz.devices.emulator.decode.decoder import Unimplemented
 from fuzz.devices.emulator.host.cuda_runtime import Launch
 from fuzz.devices.emulator.ptx import Kernel
+from fuzz.devices.emulator.state.tables import MOST_CTAS
 
-MOST_CTAS = 16  # of a cluster
 Sizes = tuple[int, int, int]
 
 
@@ -29,8 +29,9 @@ def cluster_of(kernel: Kernel, launch: Launch) -> tuple[Sizes, bool]:
         raise ValueError(f"cluster: kernel {kernel.name} has to be launched with the size of a cluster")
     cluster = given or wanted or (1, 1, 1)
     ctas = math.prod(cluster)
-    if not 1 <= ctas <= (kernel.max_cluster or MOST_CTAS) or min(cluster) < 1:
-        raise ValueError(f"cluster: {cluster} is {ctas} CTAs; it has 1 to {kernel.max_cluster or MOST_CTAS}")
+    most = min(kernel.max_cluster or MOST_CTAS, MOST_CTAS)
+    if not 1 <= ctas <= most or min(cluster) < 1:
+        raise ValueError(f"cluster: {cluster} is {ctas} CTAs; it has 1 to {most}")
     if any(size % by for size, by in zip(launch.grid, cluster, strict=True)):
         raise ValueError(f"grid: {launch.grid} is no multiple of the cluster of {cluster} CTAs")
     return cluster, given is not None or wanted is not None

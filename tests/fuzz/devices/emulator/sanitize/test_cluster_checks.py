@@ -169,6 +169,33 @@ def test_a_copy_that_its_destination_does_not_wait_for(copy, count):
         assert re.search(r"of CTA \(., 0, 0\) that is in flight when that CTA exits", str(reports[0]))
 
 
+# every thread writes a word to the other CTA's shared memory, which that CTA copies to global memory
+BY_THE_OTHER = f"""shl.b32 %r1, %t, 2; add.u32 %r2, %r73, %r1; add.u32 %r3, %r72, %r1; st.shared.b32 [%r3], 0;
+st.shared::cluster.b32 [%r2+128], %t; {{writer}} {SYNC} {{reader}} add.u32 %r5, %r72, 128;
+mul.wide.u32 %d0, %r70, 128; add.s64 %d0, %p0, %d0;
+@!%q0 cp.async.bulk.global.shared::cta.bulk_group [%d0], [%r5], 128;
+cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;"""
+UNFENCED = "shared memory accessed by a bulk copy without fence.proxy.async"
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader", "expected"),
+    [
+        ("", "", {UNFENCED}),
+        (".shared::cta", "", {UNFENCED}),  # the writer's own shared memory
+        (".global", "", {UNFENCED}),
+        (".shared::cluster", "", set()),
+        (" ", "", set()),  # all spaces
+        ("", ".shared::cta", set()),
+        ("", ".shared::cluster", set()),
+    ],
+)
+def test_a_proxy_fence_concerns_the_shared_memory_of_its_space(writer, reader, expected):
+    fences = {at: f"fence.proxy.async{space.strip()};" if space else ""
+              for at, space in (("writer", writer), ("reader", reader))}  # fmt: skip
+    assert found(BY_THE_OTHER.format(**fences)) == [expected] * 4
+
+
 def test_a_copy_whose_source_exits():
     """The destination waits for it, the CTA that sends it does not."""
     body = PREPARED.format(count=128) + f"@!%q9 bra SEND; {TRY.format(n=0, parity=0)} ret; SEND: @!%q0 {COPY}"
