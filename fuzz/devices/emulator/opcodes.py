@@ -36,9 +36,9 @@ WGMMA = BASE + 23  # wgmma: 2 table of D's and A's registers, 3 n, 4 flags, 5 sc
 WGMMA_FENCE = BASE + 24
 WGMMA_COMMIT = BASE + 25
 WGMMA_WAIT = BASE + 26  # 2 groups that may stay pending
-PROXY_FENCE = (
-    BASE + 27
-)  # 2 spaces: 1 the CTA's shared memory, 2 global memory, 4 that of its cluster's other CTAs; generic accesses before it are seen by asynchronous ones after it
+# 2 spaces: 1 the CTA's shared memory, 2 global memory, 4 shared memory of its cluster's other CTAs; generic accesses
+# before it are seen by asynchronous ones after it
+PROXY_FENCE = BASE + 27
 REGISTER_USE = BASE + 28  # 2 sources, if a move, 3… numbers of tracked registers, -1 at the end
 
 ABSENT = -(1 << 31)  # an operand that is not there

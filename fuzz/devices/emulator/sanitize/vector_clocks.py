@@ -7,10 +7,11 @@ one warp are not seen). A row is [low, high, clocks…], with nothing but zeros 
 is known and not the size of the grid.
 
 Where a kernel has asynchronous accesses of shared memory (wgmma, bulk copies, tcgen05), every row has further ones
-K_PROXY bytes on: how far a warp is ordered after the others with a proxy fence on the way, as such an access needs it of
-an ordinary write. There is one for the shared memory of each CTA of a cluster (`proxy_of`), since fence.proxy.async
-.shared::cta concerns that of its own CTA alone. Where it has bulk copies another one K_GLOBAL_PROXY bytes on, for
-accesses of global memory. Where it has tcgen05 instructions, one K_TENSOR_ROWS bytes on (`tensor_clocks.py`).
+K_PROXY bytes on: how far a warp is ordered after the others with a proxy fence on the way, as such an access needs it
+of an ordinary write. There is one for the shared memory of each CTA of a cluster (`proxy_of`), since
+fence.proxy.async.shared::cta concerns that of its own CTA alone. Where it has bulk copies another one K_GLOBAL_PROXY
+bytes on, for accesses of global memory. Where it has tcgen05 instructions, one K_TENSOR_ROWS bytes on
+(`tensor_clocks.py`).
 
 The CTAs of a cluster stand one after the other, so that their entities do too: an entity of a cluster is known by its
 number there (`in_cluster`), which for a CTA on its own is the warp's.
