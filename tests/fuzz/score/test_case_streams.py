@@ -76,14 +76,14 @@ def test_kernels_are_few_and_differ():
 @pytest.mark.nightly
 def test_a_scores_kernels_meet_ordered_adds_of_several_tiles_as_often_as_a_sessions():
     """What few kernels there are, and how many tiles they meet, is chosen together: chosen by their
-    options alone, one case in forty had ordered adds of three tiles or more, where a session has one in seven."""
+    options alone, one case in forty had ordered adds of three tiles or more, where a session has one in ten."""
     name = "blocksparse!rank_direction"
     target, trial = bugs(replace(WANTED, pattern=name))[name], Trial(name, "ours", 5, 400)
     shares = []
     for keys in (48, 1000):
         found = list(islice(case_stream(trial, target, replace(WANTED, keys=keys)), 400))
         shares.append(sum(map(_ordered_adds, found)) / len(found))
-    assert 0.6 * shares[1] < shares[0] < 1.6 * shares[1] and shares[1] > 0.1, shares
+    assert 0.6 * shares[1] < shares[0] < 1.6 * shares[1] and shares[1] > 0.05, shares
 
 
 def _ordered_adds(case: Case) -> bool:
