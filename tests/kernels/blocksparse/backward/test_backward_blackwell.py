@@ -38,7 +38,7 @@ def variant(dim=64, mask="none", **options):
     )
 
 
-@pytest.mark.parametrize(("dim", "tma", "bulk_dq"), covering([64, 128], [0, 1], [0, 1]))
+@pytest.mark.parametrize(("dim", "tma", "bulk_dq"), covering([64, 128], [0, 1], [0, 1], strength=1))
 def test_products_are_of_tensor_memory_and_copies_as_the_tuning_says(dim, tma, bulk_dq):
     ptx = ptx_of(variant(dim).with_tuning(tma=tma, bulk_dq=bulk_dq), ARCH)
     for form in (
@@ -126,12 +126,22 @@ FEATURES = {
 }
 
 
-@pytest.mark.parametrize("name", FEATURES)
+OF_DAILY = (
+    "ordered, a soft cap",
+    "packed, with empty sequences",
+    "float16, views",
+    "ordered, more queries than stages",
+)
+
+
+@pytest.mark.parametrize("name", daily(list(FEATURES), OF_DAILY))
 def test_features_of_the_portable_kernel(name):
     check(FEATURES[name], warp_schedule="random", seed=len(name))
 
 
-@pytest.mark.parametrize(("tma", "bulk_dq", "deterministic", "dim"), covering([0, 1], [0, 1], [True, False], [64, 128]))
+@pytest.mark.parametrize(
+    ("tma", "bulk_dq", "deterministic", "dim"), covering([0, 1], [0, 1], [True, False], [64, 128], strength=1)
+)
 def test_every_tuning_computes_the_same(tma, bulk_dq, deterministic, dim):
     tuning = (("bulk_dq", bulk_dq), ("tma", tma))
     spec = Spec((270,), (260,), 1, 1, dim=dim, mask="causal", deterministic=deterministic, tuning=tuning)
@@ -173,7 +183,7 @@ def daily_and_nightly(cases):
 
 @pytest.mark.parametrize(
     ("mask", "dim", "order"),
-    daily_and_nightly(covering(["full", "causal", "window", "documents", "random"], [64, 128], SCHEDULES)),
+    daily_and_nightly(covering(["full", "causal", "window", "documents", "random"], [64, 128], SCHEDULES, strength=1)),
 )
 def test_every_mask_in_every_schedule(mask, dim, order):
     spec = Spec((260,), (300,), 2, 1, dim=dim, mask=mask, deterministic=mask in ("causal", "random"))

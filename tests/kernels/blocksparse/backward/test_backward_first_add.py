@@ -15,7 +15,7 @@ pytest.importorskip("llvmlite")
 
 from backward_problems import Spec, errors, make
 from blocksparse_runs import loaded, ptx_of
-from covering import covering
+from covering import covering, daily, nightly_unless
 
 from fuzz.devices.emulator import Emulator
 from fuzz.devices.emulator.config import ALL_CHECKS
@@ -84,7 +84,15 @@ def sums_of(workspace: Any, spec: Spec) -> torch.Tensor:
     return workspace.dq_sum.view(spec.heads_q, batch, m_blocks, -1).transpose(0, 1)
 
 
-@pytest.mark.parametrize(("kernel", "mask"), covering(list(KERNELS), list(UNSEEN), strength=1))
+OF_DAILY = ("one float at a time", "transposed, 64", "runs of tiles", "by gradient", "tcgen05, in bulk")
+
+
+def of_daily(cases: list[Any], at: int = 0) -> list[Any]:
+    """The cases; those of other kernels than OF_DAILY are nightly. at: the place of the kernel among the values."""
+    return [nightly_unless(not case.marks and case.values[at] in OF_DAILY, *case.values) for case in cases]
+
+
+@pytest.mark.parametrize(("kernel", "mask"), of_daily(covering(list(KERNELS), list(UNSEEN), strength=1)))
 def test_tiles_that_no_block_is_added_to_are_neither_written_nor_read(kernel, mask):
     spec = unseen(kernel, mask)
     out, workspace = check(kernel, spec, warp_schedule="random", seed=len(kernel))
@@ -107,13 +115,17 @@ def test_atomic_adds_start_from_zeros(kernel):
     assert not sums.isnan().any() and (sums == 0).all(-1).any()
 
 
-@pytest.mark.parametrize("kernel", ["one float at a time", "transposed, 128", "by gradient", "tcgen05, in bulk"])
+@pytest.mark.parametrize(
+    "kernel", daily(["one float at a time", "transposed, 128", "by gradient", "tcgen05, in bulk"], ["by gradient"])
+)
 def test_without_keys_all_tiles_are_zeros(kernel):
     out, _ = check(kernel, spec_of(kernel, (150,), (0,), 2, 1))
     assert not out["dq"].any()
 
 
-@pytest.mark.parametrize(("kernel", "mask", "slots"), covering(list(KERNELS), ["window", "random"], [1, 5], strength=1))
+@pytest.mark.parametrize(
+    ("kernel", "mask", "slots"), of_daily(covering(list(KERNELS), ["window", "random"], [1, 5], strength=1))
+)
 def test_packed_sequences_with_groups_that_are_split(kernel, mask, slots):
     """Lengths of no whole tile, some of them 0; a step of 80 queries lies in tiles of different ranks."""
     lengths = ((0, 129, 31, 720), (100, 129, 0, 200)) if kernel == "runs of tiles" else ((0, 129, 31), (100, 150, 0))
@@ -126,7 +138,7 @@ def test_packed_sequences_with_groups_that_are_split(kernel, mask, slots):
 
 @pytest.mark.parametrize(
     ("name", "kernel"),
-    covering(["second_add_stores", "first_add_adds", "unvisited_dq_read"], list(KERNELS), strength=1),
+    of_daily(covering(["second_add_stores", "first_add_adds", "unvisited_dq_read"], list(KERNELS), strength=1), 1),
 )
 def test_planted_bugs_of_the_first_add_are_seen(name, kernel):
     spec = unseen(kernel, "causal")
@@ -137,7 +149,7 @@ def test_planted_bugs_of_the_first_add_are_seen(name, kernel):
     assert found["dq"] > 1 and all(torch.equal(good[x].nan_to_num(7), out[x].nan_to_num(7)) for x in ("dk", "dv"))
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", daily(list(KERNELS), OF_DAILY))
 def test_only_ordered_adds_store(kernel):
     arch, shape = KERNELS[kernel]
     dim = {40: 64}.get(shape["dim"], shape["dim"])
