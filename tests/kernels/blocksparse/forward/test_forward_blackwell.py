@@ -65,8 +65,7 @@ def check(of, **emulated):
     assert max(errors(p)) <= 1, (errors(p), of)
 
 
-@pytest.mark.parametrize("dim", [32, 96, 128])
-@pytest.mark.parametrize("tma", [0, 1])
+@pytest.mark.parametrize(("dim", "tma"), covering([32, 96, 128], [0, 1], strength=1))
 def test_products_are_of_tensor_memory_and_tiles_by_tma_or_portable(dim, tma):
     ptx = ptx_of(variant(dim, tile_n=64).with_tuning(tma=tma), ARCH)
     for form in (
@@ -130,7 +129,7 @@ def test_every_padded_head_dim(dim, tile_n):
     check(case((70, 20), (150, 9), 1, 1, dim=dim - 8, tile_n=tile_n, mask="tokens", packed=True))
 
 
-@pytest.mark.parametrize(("mask", "tile_n", "softcap"), covering(KINDS, [64, 128], [None, 0.5]))
+@pytest.mark.parametrize(("mask", "tile_n", "softcap"), covering(KINDS, [64, 128], [None, 0.5], strength=1))
 def test_masks_in_every_tile(mask, tile_n, softcap):
     check(case((150,), (270,), mask=mask, tile_n=tile_n, left=40, right=9, align="bottom_right", softcap=softcap))
 
@@ -163,7 +162,7 @@ def test_scores_of_any_size(scale):
 
 @pytest.mark.parametrize(
     ("ctas", "stages", "buffers", "step", "tma"),
-    [*covering([1], [1, 2], [1, 2], [32, 64, 128], [0, 1]), (2, 1, 2, 64, 1)],
+    [*covering([1], [1, 2], [1, 2], [32, 64, 128], [0, 1], strength=1), (2, 1, 2, 64, 1)],
 )
 def test_every_tuning_computes_the_same(ctas, stages, buffers, step, tma):
     tuning = (("buffers", buffers), ("ctas", ctas), ("stages", stages), ("step", step), ("tma", tma))
@@ -177,13 +176,13 @@ def test_two_ctas_share_the_tensor_memory_of_an_sm():
     check(case((300,), (300,), dim=64, mask="band"), warp_schedule="random", ctas_per_sm=2, resident_ctas=4)
 
 
-@pytest.mark.parametrize("seed", daily(range(40), range(8)))
+@pytest.mark.parametrize("seed", daily(range(40), range(4)))
 def test_random_problems_under_random_schedules_are_right(seed):
     of = drawn(seed, products="tcgen05", tile_m=128)
     check(of, warp_schedule="random", seed=seed, resident_ctas=1 + seed % 4)
 
 
-@pytest.mark.parametrize("seed", daily(range(100, 120), range(100, 103)))
+@pytest.mark.parametrize("seed", daily(range(100, 120), [100]))
 def test_random_problems_without_tma_are_right(seed):
     of = drawn(seed, products="tcgen05", tile_m=128, tuning=(("tma", 0),))
     check(of, warp_schedule="random", seed=seed, resident_ctas=1 + seed % 4)

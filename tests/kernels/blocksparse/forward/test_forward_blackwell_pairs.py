@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 import torch
 from blocksparse_runs import BLACKWELL, ptx_of, run_forward
-from covering import covering, daily
+from covering import covering, daily, nightly_unless
 from forward_cases import Case, drawn, errors, problem
 
 pytest.importorskip("cutlass")
@@ -62,7 +62,7 @@ def test_every_padded_head_dim(dim, tile_n):
     check(case((170, 20), (150, 9), 1, 1, dim=dim - 8, tile_n=tile_n, mask="tokens", packed=True))
 
 
-@pytest.mark.parametrize(("mask", "tile_n", "softcap"), covering(KINDS, [64, 128], [None, 0.5]))
+@pytest.mark.parametrize(("mask", "tile_n", "softcap"), covering(KINDS, [64, 128], [None, 0.5], strength=1))
 def test_masks_in_every_tile(mask, tile_n, softcap):
     check(case((300,), (270,), mask=mask, tile_n=tile_n, left=40, right=9, align="bottom_right", softcap=softcap))
 
@@ -78,7 +78,11 @@ def test_rows_and_heads_without_keys_are_zero(mask):
 
 
 @pytest.mark.parametrize(
-    ("stages", "buffers", "step", "tma"), [(1, 1, 128, 1), (2, 1, 64, 0), (2, 2, 64, 1), (1, 2, 32, 0), (2, 1, 32, 1)]
+    ("stages", "buffers", "step", "tma"),
+    [
+        nightly_unless(one[1] == 2, *one)
+        for one in ((1, 1, 128, 1), (2, 1, 64, 0), (2, 2, 64, 1), (1, 2, 32, 0), (2, 1, 32, 1))
+    ],
 )
 def test_every_tuning_computes_the_same(stages, buffers, step, tma):
     tuning = (("buffers", buffers), ("stages", stages), ("step", step), ("tma", tma))
@@ -100,7 +104,7 @@ def test_each_tile_rescales_its_own_output(schedule):
     assert max(errors(p)) <= 1, errors(p)
 
 
-@pytest.mark.parametrize("seed", daily(range(40), range(6)))
+@pytest.mark.parametrize("seed", daily(range(40), range(3)))
 def test_random_problems_under_random_schedules_are_right(seed):
     dim = (32, 40, 64, 80, 96, 120, 128)[seed % 7]
     of = drawn(seed, products="tcgen05", tile_m=PAIR, dim=dim, tuning=(("tma", 0),) if seed % 5 == 4 else ())

@@ -38,8 +38,7 @@ def variant(dim=64, tile_m=128, tile_n=128, mask="none", **options):
     return Variant("forward", "bfloat16", dim, tile_m, tile_n, mask, products="wgmma", **options)
 
 
-@pytest.mark.parametrize("dim", [32, 96, 128])
-@pytest.mark.parametrize("tma", [0, 1])
+@pytest.mark.parametrize(("dim", "tma"), covering([32, 96, 128], [0, 1], strength=1))
 def test_products_are_of_warpgroups_and_loads_by_tma_or_portable(dim, tma):
     ptx = ptx_of(variant(dim, tile_n=64).with_tuning(tma=tma), "sm_90a")
     assert f"wgmma.mma_async.sync.aligned.m64n{dim}k16.f32.bf16.bf16" in ptx
@@ -135,14 +134,14 @@ def run(p, injection=NO_INJECTION, resident=None):
     return 0 if tile_counter is None else int(tile_counter)
 
 
-@pytest.mark.parametrize("seed", range(24 if HOPPER else 8))
+@pytest.mark.parametrize("seed", range(24) if HOPPER else daily(range(8), range(4)))
 def test_random_problems_are_right(seed):
     p = problem(drawn(seed, products="wgmma"), DEVICE)
     run(p)
     assert max(errors(p)) <= 1, (errors(p), p.case)
 
 
-@pytest.mark.parametrize("seed", range(100, 124 if HOPPER else 108))
+@pytest.mark.parametrize("seed", range(100, 124) if HOPPER else daily(range(100, 108), range(100, 104)))
 def test_random_problems_by_tma_and_in_turns_are_right(seed):
     p = problem(drawn(seed, products="wgmma", tile_m=128, tuning=tuple(BY_TMA.items())), DEVICE)
     run(p, resident=seed % 4 or None)
@@ -152,7 +151,7 @@ def test_random_problems_by_tma_and_in_turns_are_right(seed):
 @pytest.mark.parametrize(
     ("held", "tma", "turns", "rescale", "stages", "tiles", "step"),
     [
-        *covering([0, 1], [0, 1], [0, 1], [0, 1], [1, 2], [1, 2], [32, 64, 128], strength=2),
+        *covering([0, 1], [0, 1], [0, 1], [0, 1], [1, 2], [1, 2], [32, 64, 128], strength=2 if HOPPER else 1),
         *((1, 1, 1, 1, 4, 1, 64), (0, 1, 0, 0, 3, 2, 128)),
     ],
 )
