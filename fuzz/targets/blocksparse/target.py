@@ -33,6 +33,7 @@ from fuzz.targets.blocksparse.block_lists import (
     HALVED,
     LISTS,
     MASKS,
+    PAIRED,
     SCHEDULES,
     SOURCES,
     TILES,
@@ -49,7 +50,14 @@ from fuzz.targets.blocksparse.case_blocks import case_blocks
 from fuzz.targets.blocksparse.devices import arch_without_gpu, toolchain_there
 from fuzz.targets.blocksparse.static_checks import as_metadata, shapes_of
 from fuzz.targets.blocksparse.variants import kernel_choices, native_masks, variants_for
-from kernels.blocksparse.spec.variant import LARGE_TILES, PRODUCTS, Injection, Variant, padded_dim
+from kernels.blocksparse.spec.variant import (
+    LARGE_TILES,
+    PRODUCTS,
+    Injection,
+    Variant,
+    backward_products,
+    padded_dim,
+)
 from oracles import block_lists, semaphore_order
 from oracles.metamorphic.relations import Equality
 from oracles.numerics import TENSOR_CORES, Numerics
@@ -86,6 +94,7 @@ _KNOWN = {
     "deterministic": (False, True),
     "products": (FASTEST, *PRODUCTS),
     "wide": (0, *WIDE_TILES),
+    "paired": PAIRED,
     "keys": two_calls.KEYS,
     "slots": range(1, 1025),
     "warps": ("in_order", "random", "starve_oldest", "one_first"),
@@ -189,7 +198,7 @@ class BlockSparseTarget(AutogradTarget, Compiled):
 
     def kernels(self, case: Case, arch: str) -> list[tuple[Variant, Injection]]:
         """The kernels that a case launches, each with the replaced parts of a mutant."""
-        from kernels.blocksparse.launch.backward import backward_variants
+        from kernels.blocksparse.launch.backward import backward_lists, backward_variants
         from kernels.blocksparse.launch.forward import forward_variant
         from kernels.blocksparse.spec.injection import find_injections
 
@@ -199,7 +208,8 @@ class BlockSparseTarget(AutogradTarget, Compiled):
         found = [(forward_variant(q, blocks, softcap, products=products_of(case, arch)), injection.forward)]
         if case.problem.backward:
             products = products_of(case, arch)
-            kernels = backward_variants(q, blocks, softcap, bool(options["deterministic"]), products=products)
+            lists = backward_lists(q, blocks, products)
+            kernels = backward_variants(q, lists, softcap, bool(options["deterministic"]), products=products)
             found += [(variant, injection.backward.part(variant.kind)) for variant in kernels]
         return found
 
@@ -211,7 +221,8 @@ class BlockSparseTarget(AutogradTarget, Compiled):
     def inspect(self, case: Case) -> list[Finding]:
         """The case's block lists against the token predicate, then whether the backward pass ends."""
         blocks = case_blocks(case, self.mutant)
-        lists = [one for one in (blocks.launched, blocks.launched.wide) if one is not None]
+        launched = blocks.launched
+        lists = [one for one in (launched, launched.wide, launched.paired) if one is not None]
         found = [finding for one in lists for finding in block_lists.check(attention_of(case), as_metadata(one))]
         if found and not (
             self.mutant and self.executable and self.runs(case)
@@ -346,6 +357,14 @@ def _bad_scale(case: Case) -> bool:
     return case.problem.scale is not None and case.problem.scale <= 0
 
 
+def _has_no_pairs(case: Case) -> bool:
+    p, options = case.problem, options_of(case)
+    if not options["paired"]:
+        return False
+    there = backward_products("tcgen05", int(options["paired"]), padded_dim(p.dim)) == "tcgen05"
+    return not (p.backward and options["products"] == "tcgen05" and there) or two_calls.splits(case)
+
+
 _RULES = (
     Rule(f"variants other than {_KNOWN}", _unknown),
     Rule("a variant whose mask kind cannot express the mask", _inexpressible),
@@ -364,6 +383,11 @@ _RULES = (
     Rule(
         "lists of wide tiles beside lists of tiles that are as wide",
         lambda case: bool(options_of(case)["wide"]) and options_of(case)["tile_m"] in WIDE_TILES,
+    ),
+    Rule(
+        "lists for pairs of CTAs but for a backward pass by tcgen05 at head dims padded to 64 and 128, all keys in one "
+        "call",
+        _has_no_pairs,
     ),
     Rule("a scale that is not positive", _bad_scale, "refuses"),
 )
