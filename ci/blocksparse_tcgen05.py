@@ -16,6 +16,7 @@ from typing import Any
 
 from fuzz.core.kernel_choice import KernelChoice
 from fuzz.core.support import Rule
+from fuzz.targets.blocksparse import cta_pairs
 from fuzz.targets.blocksparse.block_lists import MASKS_OF, expressible, options_of
 from fuzz.targets.blocksparse.catalog import CLASSES
 from fuzz.targets.blocksparse.devices import emulator_there
@@ -25,7 +26,6 @@ from kernels.mutants.names import BLOCKSPARSE
 from oracles.problem import AnyProblem, Dtype
 
 TILE, NAME, PAIRS = 128, "blocksparse.tcgen05", "blocksparse.tcgen05_pairs"
-CTA_PAIRS = "blocksparse.tcgen05_cta_pairs"
 RANGES = ((40, 64), (104, 128))  # of head dims that are padded to 64 and to 128
 DIMS = frozenset(dim for least, most in RANGES for dim in range(least, most + 1, 8))
 DTYPES: tuple[Dtype, ...] = ("bfloat16", "float16")
@@ -146,9 +146,11 @@ def of_cta_pairs(base: type) -> type:
     pass has the kernels of one query tile."""
 
     class CtaPairs(base):  # type: ignore[misc, valid-type]
+        draws_cta_pairs = True
+
         def __init__(self, mutant: str = "") -> None:
             super().__init__(mutant)
-            self.name = CTA_PAIRS + f"!{mutant}" * bool(mutant)
+            self.name = cta_pairs.TARGET + f"!{mutant}" * bool(mutant)
             self.summary = f"{self.summary}, the backward pass on pairs of CTAs"
             self.variants = ({"tile_m": TILE, "tile_n": TILE, "products": "tcgen05", "paired": PAIR_KEYS},)
             self.rules = (*self.rules, Rule("a backward pass by single CTAs, or none", _has_single_ctas))

@@ -208,9 +208,10 @@ def lengths_on(p: AnyProblem, device: torch.device) -> dict[str, Tensor]:
 
 
 def schedule_of(case: Case, *, paired: bool = False) -> Schedule:
-    """The variant's schedule, or the one of its lists for pairs of CTAs; 'shuffled' is a permutation from the inputs' seed, per sequence and KV head where those
-    have lists of their own, and not its own inverse where there are three blocks or more, so that who mistakes one for
-    the other shows; 'planned' is ascending until `least_blocking` has computed one from the lists."""
+    """The variant's schedule; paired: the one of its lists for pairs of CTAs. 'shuffled' is a permutation from the
+    inputs' seed, per sequence and KV head where those have lists of their own, and not its own inverse where there are
+    three blocks or more, so that who mistakes one for the other shows; 'planned' is ascending until `least_blocking`
+    has computed one from the lists."""
     options = options_of(case)
     return _schedule(case.problem, options | {"tile_n": options["paired"]} if paired else options, case.inputs.seed)
 

@@ -14,8 +14,8 @@ from oracles import dq_visits, semaphore_order
 
 def hanging_on_gpu(visits: dq_visits.Visits | None, ctas_of_tile: int = 1) -> dict[str, Any]:
     """Evidence of the kernel that hangs on the GPU, its semaphores read while it does. visits: those of the case, or of
-    the correct kernels where a mutant makes something else of them that cannot be predicted; ctas_of_tile: CTAs that add 1
-    to a semaphore for each visit."""
+    the correct kernels where a mutant makes something else of them that cannot be predicted; ctas_of_tile: CTAs that
+    each add 1 to a semaphore, for each visit."""
     from fuzz.devices import cuda
 
     stuck = cuda.LAUNCHES.hanging()

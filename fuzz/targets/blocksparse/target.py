@@ -27,7 +27,7 @@ from fuzz.core.verdict import Finding
 from fuzz.devices.present import cuda_present
 from fuzz.targets import merge_by_lse
 from fuzz.targets.autograd import AutogradTarget
-from fuzz.targets.blocksparse import cta_subset, long_lists, two_calls
+from fuzz.targets.blocksparse import cta_pairs, cta_subset, long_lists, two_calls
 from fuzz.targets.blocksparse.block_lists import (
     FASTEST,
     HALVED,
@@ -50,14 +50,7 @@ from fuzz.targets.blocksparse.case_blocks import case_blocks
 from fuzz.targets.blocksparse.devices import arch_without_gpu, toolchain_there
 from fuzz.targets.blocksparse.static_checks import as_metadata, shapes_of
 from fuzz.targets.blocksparse.variants import kernel_choices, native_masks, variants_for
-from kernels.blocksparse.spec.variant import (
-    LARGE_TILES,
-    PRODUCTS,
-    Injection,
-    Variant,
-    backward_products,
-    padded_dim,
-)
+from kernels.blocksparse.spec.variant import LARGE_TILES, PRODUCTS, Injection, Variant, padded_dim
 from oracles import block_lists, semaphore_order
 from oracles.metamorphic.relations import Equality
 from oracles.numerics import TENSOR_CORES, Numerics
@@ -118,6 +111,7 @@ class BlockSparseTarget(AutogradTarget, Compiled):
     # A row's rescaling waits for its warp's other rows, whose keys may be later ones: same value, other rounding.
     relations: Mapping[str, Equality] = {"future_changed": "within_budget"}
     runs_cta_subsets = False
+    draws_cta_pairs = False
 
     def __init__(self, mutant: str = "") -> None:
         self.name = "blocksparse" + f"!{mutant}" * bool(mutant)
@@ -141,6 +135,8 @@ class BlockSparseTarget(AutogradTarget, Compiled):
             return why
         if self.device != "cuda" and cuda_present():
             return "kernels run on the GPU where there is one"
+        if not self.draws_cta_pairs and (why := cta_pairs.missing(self.mutant)) is not None:
+            return why
         return super().missing()
 
     def variants_for(self, problem: AnyProblem) -> tuple[dict[str, Any], ...]:
@@ -357,14 +353,6 @@ def _bad_scale(case: Case) -> bool:
     return case.problem.scale is not None and case.problem.scale <= 0
 
 
-def _has_no_pairs(case: Case) -> bool:
-    p, options = case.problem, options_of(case)
-    if not options["paired"]:
-        return False
-    there = backward_products("tcgen05", int(options["paired"]), padded_dim(p.dim)) == "tcgen05"
-    return not (p.backward and options["products"] == "tcgen05" and there) or two_calls.splits(case)
-
-
 _RULES = (
     Rule(f"variants other than {_KNOWN}", _unknown),
     Rule("a variant whose mask kind cannot express the mask", _inexpressible),
@@ -384,10 +372,6 @@ _RULES = (
         "lists of wide tiles beside lists of tiles that are as wide",
         lambda case: bool(options_of(case)["wide"]) and options_of(case)["tile_m"] in WIDE_TILES,
     ),
-    Rule(
-        "lists for pairs of CTAs but for a backward pass by tcgen05 at head dims padded to 64 and 128, all keys in one "
-        "call",
-        _has_no_pairs,
-    ),
+    cta_pairs.rule(),
     Rule("a scale that is not positive", _bad_scale, "refuses"),
 )

@@ -15,6 +15,7 @@ from fuzz.judging.judge import execute
 from fuzz.session.draw import drawer_of, explore
 from fuzz.session.plan import plan
 from fuzz.session.settings import Settings
+from fuzz.targets.blocksparse import cta_pairs
 from fuzz.targets.blocksparse.block_lists import blocks_of
 from fuzz.targets.blocksparse.case_blocks import CaseBlocks
 from fuzz.targets.blocksparse.devices import emulator_there, toolchain_there
@@ -31,7 +32,7 @@ from oracles.masks import Blocks, Causal, Documents, PerHead, Window
 from oracles.problem import Problem
 
 FILE = Path(__file__).resolve().parents[4] / "ci" / "blocksparse_tcgen05.py"
-NAME = "blocksparse.tcgen05_cta_pairs"
+NAME = cta_pairs.TARGET
 PAIRED: dict[str, str | int | bool] = {"products": "tcgen05", "paired": 256}
 RANDOM = Blocks(32, 16, ("F.M.F", "....", "M..F", "MMMM", "F", ".F", "M.FM", "F..F", "..MM"), 3)
 needs_emulator = pytest.mark.skipif(not (toolchain_there() and emulator_there()), reason="needs toolchain and emulator")
@@ -144,6 +145,15 @@ def test_a_case_that_would_run_on_single_ctas_is_refused_by_ci() -> None:
     for case in (alone, Case(NAME, problem(backward=False), variant=alone.variant)):
         refused = refusal(target, case)
         assert refused is not None and refused.kind == "cannot"
+
+
+def test_a_mutant_of_pairs_is_looked_for_where_its_kernel_is_drawn() -> None:
+    named = {name for name, mutant in MUTANTS.items() if mutant.summary.startswith("pairs of CTAs:")}
+    assert named == cta_pairs.MUTANTS
+    for name in ("commit_in_leader_alone", "delta_added"):
+        why = EmulatedBlockSparse(name).missing()
+        assert (why is not None and NAME in why) == (name in named)
+        assert load(f"{NAME}!{name}", (str(FILE),), "emulator").missing() is None
 
 
 def test_a_script_has_lists_for_pairs() -> None:
