@@ -196,6 +196,6 @@ def _falls_back(case: Any) -> bool:
     return tiles != (TILE, TILE, "tcgen05") or case.problem.dim not in DIMS
 
 
-_CLASSES = [narrowed(CLASSES[device]) for device in (("emulator", "cuda") if emulator_there() else ("host", "cuda"))]
-_CLASSES = [made(one) for made in (lambda one: one, paired, of_cta_pairs) for one in _CLASSES]
+_SINGLE = [narrowed(CLASSES[device]) for device in (("emulator", "cuda") if emulator_there() else ("host", "cuda"))]
+_CLASSES = [*_SINGLE, *(paired(one) for one in _SINGLE), *(of_cta_pairs(one) for one in _SINGLE)]
 TARGETS = [made(mutant) for made in _CLASSES for mutant in ("", *BLOCKSPARSE)]

@@ -49,7 +49,8 @@ def test_a_wrong_launch_fails_where_the_correct_one_passes(name):
     check(name, *HOST[name])
 
 
-DAILY = ("kv_head_modulo", "delta_added", "phase_not_flipped")  # one of each pass, one of tcgen05
+# One of each pass, one of tcgen05, two of pairs of CTAs
+DAILY = ("kv_head_modulo", "delta_added", "phase_not_flipped", "commit_in_leader_alone", "ds_fenced_in_own_cta")
 NIGHTLY = [pytest.param(name, marks=[] if name in DAILY else pytest.mark.nightly) for name in KERNELS]
 
 
