@@ -150,7 +150,6 @@ BLOCKSPARSE = (
     "peer_ds_not_waited_for",
     "peer_probabilities_not_waited_for",
     "peer_dq_not_waited_for",
-    "ds_fenced_in_own_cta",
     "ds_sent_to_other_cta",
     "queries_of_other_cta",
     "peer_loads_not_waited_for",

@@ -16,7 +16,7 @@ TARGET = "blocksparse.tcgen05_cta_pairs"
 MUTANTS = frozenset(
     {
         *("peer_ds_not_waited_for", "peer_probabilities_not_waited_for", "peer_dq_not_waited_for"),
-        *("ds_fenced_in_own_cta", "ds_sent_to_other_cta", "queries_of_other_cta"),
+        *("ds_sent_to_other_cta", "queries_of_other_cta"),
         *("peer_loads_not_waited_for", "peer_keys_not_waited_for", "loads_handed_on_early"),
         *("commit_in_leader_alone", "stages_released_in_leader_alone"),
         *("ranks_of_one_cta", "added_after_one_cta", "released_for_both_ctas", "released_by_leader_alone"),

@@ -11,7 +11,7 @@ from cutlass.cute.nvgpu import tcgen05 as nvgpu
 from kernels.blocksparse.backward.blackwell.pairs import turns
 from kernels.blocksparse.backward.blackwell.pairs.tuning import CTAS
 from kernels.blocksparse.backward.blackwell.tuning import DQ_WARPS, HALF, SOFTMAX_WARPS
-from kernels.blocksparse.common import mbarriers, tcgen05
+from kernels.blocksparse.common import mbarriers
 from kernels.mutants.blocksparse.registration import register_mutant
 
 PAIRED_BARRIERS = "invented, after the mbarriers of CUTLASS's kernels whose products are of two CTAs"
@@ -41,13 +41,6 @@ register_mutant(
     "pairs of CTAs: dQ of a step is overwritten when as many warps as one CTA has have read it.",
     PAIRED_BARRIERS,
     backward={"arrivals": _of_one_cta("dq_read", DQ_WARPS)},
-)
-
-register_mutant(
-    "ds_fenced_in_own_cta",
-    "pairs of CTAs: dS that goes to the other CTA's shared memory has a fence.proxy.async of the own CTA's alone.",
-    "PTX ISA: fence.proxy.async.shared::cta and .shared::cluster",
-    backward={"publish_ds": tcgen05.fence_shared},
 )
 
 register_mutant(

@@ -50,7 +50,7 @@ def test_a_wrong_launch_fails_where_the_correct_one_passes(name):
 
 
 # One of each pass, one of tcgen05, two of pairs of CTAs
-DAILY = ("kv_head_modulo", "delta_added", "phase_not_flipped", "commit_in_leader_alone", "ds_fenced_in_own_cta")
+DAILY = ("kv_head_modulo", "delta_added", "phase_not_flipped", "commit_in_leader_alone", "peer_keys_not_waited_for")
 NIGHTLY = [pytest.param(name, marks=[] if name in DAILY else pytest.mark.nightly) for name in KERNELS]
 
 
