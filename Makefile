@@ -34,8 +34,8 @@ test: $(STAMP)  ## the project's own tests, without the nightly ones
 
 compile: $(STAMP)  ## the bundled kernels of eight cases for every architecture, those by tcgen05 for sm_100a, without a GPU
 	$(BIN)/attnfuzz compile --target blocksparse --device host --cases 8 $(foreach arch,$(ARCHS),--arch $(arch)) $(ARGS)
-	$(BIN)/attnfuzz compile --target blocksparse.tcgen05 --target blocksparse.tcgen05_pairs --target-file ci/blocksparse_tcgen05.py \
-		--device host --size small --cases 8 --arch sm_100a
+	$(BIN)/attnfuzz compile --target blocksparse.tcgen05 --target blocksparse.tcgen05_pairs \
+		--target blocksparse.tcgen05_cta_pairs --target-file ci/blocksparse_tcgen05.py --device host --size small --cases 8 --arch sm_100a
 	$(BIN)/python ci/compile_triton.py --arch sm_90a --arch sm_100a
 
 corpus: $(STAMP)  ## replays every saved case

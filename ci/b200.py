@@ -7,12 +7,13 @@
 No GPU of this kind has run products="tcgen05": the first run tests it. Steps, each of which runs whatever became of the
 one before; the exit code is 1 where one of them found something, and 2 where one could not run.
 
-    kernels      compiles what both sessions need; conformance compiles its own before it runs them, and the kernels of
+    kernels      compiles what the sessions need; conformance compiles its own before it runs them, and the kernels of
                  `speed` are compiled by the warm-up of a row, which is not timed
     list         the published configurations (corpus/must_pass), with products="tcgen05"
     conformance  runs them, and as they are by the portable kernels
     session      5,000 cases by tcgen05, forward and backward; deterministic ones run 20 times; and a tenth as many of
-                 the forward kernel with two query tiles in a CTA
+                 the forward kernel with two query tiles in a CTA, and of the backward kernel of pairs of CTAs, whose
+                 deterministic ones run 20 times too
     speed        forward and backward beside the portable kernels, and FlashAttention-4 where it imports
     ledger       conformance and speed as series beside the session, and all of it as OUT/b200.jsonl.gz
 
@@ -34,7 +35,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE = "ci/blocksparse_tcgen05.py"
-TARGET, PAIRS = "blocksparse.tcgen05", "blocksparse.tcgen05_pairs"
+TARGET = "blocksparse.tcgen05"
+# What the sessions after the main one are of → their targets, and the folders of their results
+FURTHER = {
+    "two query tiles": (f"{TARGET}_pairs", "session_pairs"),
+    "pairs of CTAs": (f"{TARGET}_cta_pairs", "session_cta_pairs"),
+}
 SMALL = 1 << 14  # pairs of query and key of a published configuration that is run emulated
 
 
@@ -56,8 +62,10 @@ def plan(given: argparse.Namespace) -> list[Step]:
     of = ("--device", device, "--target-file", FILE)
     each = ("--seed", str(given.seed), "--size", "small")
     session = ("--target", TARGET, *of, "--cases", str(given.cases), *each)
-    pairs = ("--target", PAIRS, *of, "--cases", str(-(-given.cases // 10)), *each)
-    compiled = [[word.replace("emulator", "host") for word in words] for words in (session, pairs)]
+    fewer = ("--cases", str(-(-given.cases // 10)))
+    sessions = {"": session} | {f", {name}": ("--target", at, *of, *fewer, *each) for name, (at, _) in FURTHER.items()}
+    compiled = {name: [word.replace("emulator", "host") for word in words] for name, words in sessions.items()}
+    repeats = ("--repeats-deterministic", "3" if given.emulated else "20")
     jobs = ("--jobs", str(given.jobs)) if given.jobs else ()
     ledger = ("--ledger", f"{out}/ledger.sqlite")
     speed, files = f"{out}/speed_{place}.json", [f"{out}/conformance_{place}.json", f"{out}/speed_{place}.json"]
@@ -68,8 +76,10 @@ def plan(given: argparse.Namespace) -> list[Step]:
         f"{out}/portable_{place}.json",
     )
     return [
-        Step("kernels", (*fuzz, "compile", *compiled[0], "--arch", given.arch, *jobs)),
-        Step("kernels, two query tiles", (*fuzz, "compile", *compiled[1], "--arch", given.arch, *jobs)),
+        *(
+            Step(f"kernels{name}", (*fuzz, "compile", *words, "--arch", given.arch, *jobs))
+            for name, words in compiled.items()
+        ),
         Step("list", (sys.executable, "ci/b200.py", "--write-list", listed, *["--emulated"] * given.emulated)),
         Step(
             "conformance",
@@ -80,16 +90,19 @@ def plan(given: argparse.Namespace) -> list[Step]:
         Step(
             "session",
             (
-                *(*fuzz, "run", *session, *jobs, *ledger, "--repeats-deterministic", "3" if given.emulated else "20"),
+                *(*fuzz, "run", *session, *jobs, *ledger, *repeats),
                 *("--no-minimize", "--output-dir", f"{out}/session", "--corpus", f"{out}/regressions"),
             ),
         ),
-        Step(
-            "session, two query tiles",
-            (
-                *(*fuzz, "run", *pairs, *jobs, *ledger, "--no-minimize"),
-                *("--output-dir", f"{out}/session_pairs", "--corpus", f"{out}/regressions"),
-            ),
+        *(
+            Step(
+                f"session, {name}",
+                (
+                    *(*fuzz, "run", *sessions[f", {name}"], *jobs, *ledger, *repeats, "--no-minimize"),
+                    *("--output-dir", f"{out}/{folder}", "--corpus", f"{out}/regressions"),
+                ),
+            )
+            for name, (_, folder) in FURTHER.items()
         ),
         Step(
             "speed",

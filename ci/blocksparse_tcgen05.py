@@ -1,5 +1,6 @@
-"""blocksparse with products by tcgen05 alone and its mutants, kernels of sm_100a: forward and backward, and, as
-blocksparse.tcgen05_pairs, the forward kernel with two query tiles in a CTA.
+"""blocksparse with products by tcgen05 alone and its mutants, kernels of sm_100a: forward and backward; as
+blocksparse.tcgen05_pairs, the forward kernel with two query tiles in a CTA; and as blocksparse.tcgen05_cta_pairs, the
+backward kernel of pairs of CTAs.
 
     attnfuzz run --target blocksparse.tcgen05 --target-file ci/blocksparse_tcgen05.py --cases 1000 --size small
     attnfuzz run --target 'blocksparse.tcgen05!dq_of_wrong_columns' --target-file ci/blocksparse_tcgen05.py --cases 60
@@ -15,11 +16,12 @@ from typing import Any
 
 from fuzz.core.kernel_choice import KernelChoice
 from fuzz.core.support import Rule
+from fuzz.targets.blocksparse import cta_pairs
 from fuzz.targets.blocksparse.block_lists import MASKS_OF, expressible, options_of
 from fuzz.targets.blocksparse.catalog import CLASSES
 from fuzz.targets.blocksparse.devices import emulator_there
 from fuzz.targets.blocksparse.variants import free_choices
-from kernels.blocksparse.spec.variant import PAIR
+from kernels.blocksparse.spec.variant import PAIR, PAIR_KEYS
 from kernels.mutants.names import BLOCKSPARSE
 from oracles.problem import AnyProblem, Dtype
 
@@ -139,6 +141,50 @@ def paired(base: type) -> type:
     return Pairs
 
 
+def of_cta_pairs(base: type) -> type:
+    """A class of targets made by `narrowed`, whose backward pass runs on pairs of CTAs: every case has one. The forward
+    pass has the kernels of one query tile."""
+
+    class CtaPairs(base):  # type: ignore[misc, valid-type]
+        draws_cta_pairs = True
+
+        def __init__(self, mutant: str = "") -> None:
+            super().__init__(mutant)
+            self.name = cta_pairs.TARGET + f"!{mutant}" * bool(mutant)
+            self.summary = f"{self.summary}, the backward pass on pairs of CTAs"
+            self.variants = ({"tile_m": TILE, "tile_n": TILE, "products": "tcgen05", "paired": PAIR_KEYS},)
+            self.rules = (*self.rules, Rule("a backward pass by single CTAs, or none", _has_single_ctas))
+
+        def variants_for(self, problem: AnyProblem) -> tuple[dict[str, Any], ...]:
+            """See BlockSparseTarget."""
+            return tuple(
+                kernel | free
+                for kernel in cta_pair_kernels(problem.dtype, bool(problem.softcap))
+                if expressible(problem, kernel["mask"])
+                for free in free_choices(problem, kernel | {"tile_n": PAIR_KEYS}, self.device == "emulator")
+            )
+
+        def kernel_choices(self) -> tuple[KernelChoice, ...]:
+            """See Target."""
+            return tuple(
+                KernelChoice(kernel, dtype, dims, capped, MASKS_OF.get(kernel["mask"]), least_q, least_k)
+                for dtype, dims, capped in product(DTYPES, RANGES, (False, True))
+                for kernel in cta_pair_kernels(dtype, capped)
+                for least_q, least_k in [(TILE + 1, PAIR_KEYS + 1) if kernel["deterministic"] else (0, 0)]
+            )
+
+    return CtaPairs
+
+
+def cta_pair_kernels(dtype: str, softcap: bool) -> list[dict[str, Any]]:
+    """The kernels of a dtype, at each head dim, with lists for pairs of CTAs."""
+    return [kernel | {"paired": PAIR_KEYS} for kernel in kernels_of(dtype, softcap)]
+
+
+def _has_single_ctas(case: Any) -> bool:
+    return not options_of(case)["paired"]
+
+
 def _has_one_query_tile(case: Any) -> bool:
     options = options_of(case)
     return (options["tile_m"], options.get("products")) != (PAIR, "tcgen05")
@@ -150,6 +196,6 @@ def _falls_back(case: Any) -> bool:
     return tiles != (TILE, TILE, "tcgen05") or case.problem.dim not in DIMS
 
 
-_CLASSES = [narrowed(CLASSES[device]) for device in (("emulator", "cuda") if emulator_there() else ("host", "cuda"))]
-_CLASSES += [paired(one) for one in _CLASSES]
+_SINGLE = [narrowed(CLASSES[device]) for device in (("emulator", "cuda") if emulator_there() else ("host", "cuda"))]
+_CLASSES = [*_SINGLE, *(paired(one) for one in _SINGLE), *(of_cta_pairs(one) for one in _SINGLE)]
 TARGETS = [made(mutant) for made in _CLASSES for mutant in ("", *BLOCKSPARSE)]

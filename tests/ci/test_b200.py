@@ -35,14 +35,17 @@ def test_the_plan_is_of_commands_that_exist(options: tuple[str, ...]) -> None:
             assert (ROOT / command[2].replace(".", "/")).with_suffix(".py").exists()
         else:
             assert (ROOT / command[1]).exists()
-    assert len(commands) == (9 if "--emulated" in options else 10) and len(subcommands) == len(commands) - 3
+    assert len(commands) == (11 if "--emulated" in options else 12) and len(subcommands) == len(commands) - 3
     # every session's kernels are compiled, for the cases that it draws
     drawn: dict[str, set[tuple]] = {"compile": set(), "run": set()}
     named = [command[3] for command in commands if command[1:3] == ["-m", "fuzz.cli.main"]]
     for name, given in zip(named, subcommands, strict=True):
         if name in drawn:
             drawn[name].add((*given.target, given.cases, given.seed, given.size, *given.target_file))
-    assert len(drawn["run"]) == 2 and drawn["compile"] == drawn["run"]
+    assert len(drawn["run"]) == 3 and drawn["compile"] == drawn["run"]
+    cases = {target: number for target, number, *_ in drawn["run"]}
+    main = cases.pop("blocksparse.tcgen05")
+    assert cases == {f"blocksparse.tcgen05_{name}": -(-main // 10) for name in ("pairs", "cta_pairs")}
     assert "b200/b200.jsonl.gz" in shown.stdout.splitlines()[-1]
 
 

@@ -23,7 +23,7 @@ from kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, Schedule, 
 from kernels.blocksparse.lists.types import Bits, BlockList, BlockLists, BlockSparse
 from kernels.blocksparse.lists.write_order import with_order
 from kernels.blocksparse.planner.planner import least_blocking
-from kernels.blocksparse.spec.variant import LARGE_TILES, LARGEST_DIM, forward_products
+from kernels.blocksparse.spec.variant import LARGE_TILES, LARGEST_DIM, PAIR_KEYS, forward_products
 from oracles.masks import Causal, Full, Window, kinds, varies_by_batch, varies_by_head
 from oracles.problem import AnyProblem, cumulative, dense_mask
 
@@ -34,6 +34,7 @@ FASTEST = "fastest"  # products of the forward kernel: what the arch has best
 SCHEDULES = ("ascending", "descending", "shuffled", "planned")
 TILES = (64, 128)
 WIDE_TILES = tuple(tile_m for tile_m, _ in LARGE_TILES.values())  # queries of those that forward kernels alone have
+PAIRED = (0, PAIR_KEYS)  # keys of the tiles of lists beside others, for a backward kernel of pairs of CTAs; 0: none
 SOURCES = ("builder", "ranges", "linear")  # of lists for intervals: bounds, ranges, or LinearBlockSparse tuples
 UNUSED = 0x3FFFFFF  # a block number, slot or rank that nothing has
 Options: TypeAlias = tuple[tuple[str, str | int | bool], ...]
@@ -51,6 +52,7 @@ def default_variant() -> dict[str, str | int | bool]:
         "deterministic": True,
         "products": FASTEST,
         "wide": 0,
+        "paired": 0,
     }
 
 
@@ -102,7 +104,7 @@ def _key(case: Case) -> tuple[AnyProblem, Options, int]:
     """What decides the lists of a case: a follow-up case that only changes numbers has those of its source."""
     options = options_of(case)
     p = with_fields(case.problem, dim=8, dim_v=8, dtype="float16", layout="padded", scale=None, softcap=0.0, bias=None)
-    named = tuple((name, options[name]) for name in ("tile_m", "tile_n", "mask", "lists", "schedule", "wide"))
+    named = tuple((name, options[name]) for name in ("tile_m", "tile_n", "mask", "lists", "schedule", "wide", "paired"))
     named += (("source", source_of(case)),)
     return p, named, case.inputs.seed if options["schedule"] == "shuffled" else 0
 
@@ -126,9 +128,24 @@ def _made(p: AnyProblem, named: Options, seed: int, parity: int | None = None) -
         made = replace(made, wide=_built(p, options, sizes))
     if parity is not None:
         made = two_calls.keys_of_parity(made, parity)
-    if options["schedule"] == "planned" and p.backward:
-        made = least_blocking(made, heads_q=p.heads_q, heads_kv=p.heads_kv, batch=p.batch).blocks
+    made = _planned(p, options, made)
+    if options["paired"]:
+        made = replace(made, paired=_planned(p, options, _paired(p, options, seed)))
     return laid_out(made, str(options["lists"]))
+
+
+def _paired(p: AnyProblem, options: Mapping[str, str | int | bool], seed: int) -> BlockSparse:
+    """Lists for pairs of CTAs, with a schedule of their own tiles."""
+    tile_n = int(options["paired"])
+    schedule = _schedule(p, {**options, "tile_n": tile_n}, seed)
+    return _built(p, options, {"tile_m": 128, "tile_n": tile_n, "schedule": schedule, "backward": True})
+
+
+def _planned(p: AnyProblem, options: Mapping[str, str | int | bool], made: BlockSparse) -> BlockSparse:
+    """The lists with the schedule that the planner computes from them, where that is asked for."""
+    if options["schedule"] != "planned" or not p.backward:
+        return made
+    return least_blocking(made, heads_q=p.heads_q, heads_kv=p.heads_kv, batch=p.batch).blocks
 
 
 def _built(p: AnyProblem, options: Mapping[str, str | int | bool], tiles: dict[str, Any]) -> BlockSparse:
@@ -190,11 +207,13 @@ def lengths_on(p: AnyProblem, device: torch.device) -> dict[str, Tensor]:
     return {name: torch.tensor(x, dtype=torch.int32, device=device) for name, x in given.items()}
 
 
-def schedule_of(case: Case) -> Schedule:
-    """The variant's schedule; 'shuffled' is a permutation from the inputs' seed, per sequence and KV head where those
-    have lists of their own, and not its own inverse where there are three blocks or more, so that who mistakes one for
-    the other shows; 'planned' is ascending until `least_blocking` has computed one from the lists."""
-    return _schedule(case.problem, options_of(case), case.inputs.seed)
+def schedule_of(case: Case, *, paired: bool = False) -> Schedule:
+    """The variant's schedule; paired: the one of its lists for pairs of CTAs. 'shuffled' is a permutation from the
+    inputs' seed, per sequence and KV head where those have lists of their own, and not its own inverse where there are
+    three blocks or more, so that who mistakes one for the other shows; 'planned' is ascending until `least_blocking`
+    has computed one from the lists."""
+    options = options_of(case)
+    return _schedule(case.problem, options | {"tile_n": options["paired"]} if paired else options, case.inputs.seed)
 
 
 def _schedule(p: AnyProblem, options: Mapping[str, str | int | bool], seed: int) -> Schedule:
@@ -261,8 +280,10 @@ def laid_out(blocks: BlockSparse, layout: str) -> BlockSparse:
         backward = BlockLists(*(_padded(one, layout, rows) for one in (backward.partial, backward.full)))
     forward = BlockLists(*(_padded(one, layout, columns) for one in (forward.partial, forward.full)))
     lpt = None if layout == "compact" else blocks.lpt
-    wide = None if blocks.wide is None else laid_out(blocks.wide, layout)
-    return replace(blocks, forward=forward, backward=backward, mask=mask, order=order, lpt=lpt, wide=wide)
+    wide, paired = (None if other is None else laid_out(other, layout) for other in (blocks.wide, blocks.paired))
+    return replace(
+        blocks, forward=forward, backward=backward, mask=mask, order=order, lpt=lpt, wide=wide, paired=paired
+    )
 
 
 def _band(problem: AnyProblem):

@@ -42,7 +42,12 @@ class CaseBlocks:
         mutant's."""
         if not self.case.problem.backward or not options_of(self.case)["deterministic"] or splits(self.case):
             return None
-        return visits_of(self.case, self.lists, self.mutant)
+        return visits_of(self.case, self.lists.paired or self.lists, self.mutant)
+
+    @property
+    def ctas_of_tile(self) -> int:
+        """CTAs of the backward pass that a tile of keys has: of a pair each adds 1 to the semaphore."""
+        return 1 if self.lists.paired is None else 2
 
     @cached_property
     def expected_visits(self) -> Visits | None:

@@ -66,8 +66,10 @@ class EmulatedBlockSparse(BlockSparseTarget):
         try:
             return super().run(case, tensors)
         except DeviceError as error:
-            visits = None if self._prepared is None else self._prepared.expected_visits
-            raise hanging_emulated(error, visits, int(options.get("slots", SLOTS))) from error
+            visits, resident = None, int(options.get("slots", SLOTS))
+            if self._prepared is not None:
+                visits, resident = self._prepared.expected_visits, max(resident // self._prepared.ctas_of_tile, 1)
+            raise hanging_emulated(error, visits, resident) from error
 
     def script_call(self, case: Case) -> Text:
         """`forward` as text, on the emulated GPU that the case's options name."""

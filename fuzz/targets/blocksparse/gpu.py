@@ -70,7 +70,9 @@ class GpuBlockSparse(BlockSparseTarget):
 
     def look(self) -> dict[str, Any]:
         """The semaphores of a backward pass that hangs, and why it does."""
-        return hanging_on_gpu(None if self._prepared is None else self._prepared.expected_visits)
+        if self._prepared is None:
+            return hanging_on_gpu(None)
+        return hanging_on_gpu(self._prepared.expected_visits, self._prepared.ctas_of_tile)
 
     def _load(self, case: Case) -> None:
         """Into the GPU: importing the toolchain and loading a module take seconds, which are not the kernel's."""

@@ -12,9 +12,10 @@ from fuzz.core.target import DeviceError
 from oracles import dq_visits, semaphore_order
 
 
-def hanging_on_gpu(visits: dq_visits.Visits | None) -> dict[str, Any]:
+def hanging_on_gpu(visits: dq_visits.Visits | None, ctas_of_tile: int = 1) -> dict[str, Any]:
     """Evidence of the kernel that hangs on the GPU, its semaphores read while it does. visits: those of the case, or of
-    the correct kernels where a mutant makes something else of them that cannot be predicted."""
+    the correct kernels where a mutant makes something else of them that cannot be predicted; ctas_of_tile: CTAs that
+    each add 1 to a semaphore, for each visit."""
     from fuzz.devices import cuda
 
     stuck = cuda.LAUNCHES.hanging()
@@ -26,7 +27,8 @@ def hanging_on_gpu(visits: dq_visits.Visits | None) -> dict[str, Any]:
     seen = cuda.semaphores(stuck)
     found |= {"semaphores": seen.flatten().tolist()[:4096], "shape": list(seen.shape)}
     resident = torch.cuda.get_device_properties(0).multi_processor_count
-    return found | semaphores_explained(stuck.variant.name, seen.flatten().tolist(), visits, resident)
+    values = (seen.flatten() // ctas_of_tile).tolist()  # visits that are done
+    return found | semaphores_explained(stuck.variant.name, values, visits, max(resident // ctas_of_tile, 1))
 
 
 def semaphores_explained(

@@ -45,6 +45,12 @@ def blocksparse_text(case: Case, mutant: str) -> Text:
         heads = f"heads_q={p.heads_q}, heads_kv={p.heads_kv}, batch={p.batch}"
         best = f"least_blocking(blocks, {heads}).blocks"
         call.append(f"calls = [{best} for blocks in calls]" if split else f"blocks = {best}")
+    if options["paired"]:
+        order = _schedule(case, paired=True)
+        paired = _built(case, f"tile_m=128, tile_n={options['paired']}, schedule={order}, backward=True")
+        if planned:
+            paired = f"least_blocking({paired}, {heads}).blocks"
+        call.append(f"blocks = replace(blocks, paired={paired})")
     kernel = f'MUTANTS["{mutant}"]' if mutant else "block_sparse_attention"
     given = [f"scale={p.scale!r}"] * (p.scale is not None) + [f"softcap={p.softcap!r}"] * (p.softcap > 0)
     given.append(f"deterministic={bool(options['deterministic'])}")
@@ -71,7 +77,7 @@ def blocksparse_text(case: Case, mutant: str) -> Text:
     )
     lines = [f"sys.path.insert(0, {str(_ROOT)!r})  # the folder that holds `kernels`"]
     imported = [source, sources[how], _SCHEDULES] + [_PLANNER] * planned + [*_TWO_CALLS] * split
-    imported += [*_HALVES] * halved + ["dataclasses import replace"] * bool(wide)
+    imported += [*_HALVES] * halved + ["dataclasses import replace"] * bool(wide or options["paired"])
     lines += [f"from {one}  # noqa: E402" for one in sorted(set(imported))]
     parts: list[Callable[..., Any]] = [block_lists.runs, block_lists._positions] * (how == "intervals")
     if split:
@@ -106,8 +112,8 @@ def _built(case: Case, tiles: str) -> str:
     }[str(options_of(case)["mask"])]
 
 
-def _schedule(case: Case) -> str:
-    schedule = schedule_of(case)
+def _schedule(case: Case, *, paired: bool = False) -> str:
+    schedule = schedule_of(case, paired=paired)
     if schedule.positions is None:
         return {"ascending": "ASCENDING", "descending": "DESCENDING"}[schedule.kind]
     return f"permutation(torch.tensor({schedule.positions.tolist()}, dtype=torch.int32, device=q.device))"

@@ -10,6 +10,7 @@ from torch import Tensor
 from fuzz.core.case import Case
 from fuzz.targets.blocksparse.block_lists import options_of
 from kernels.blocksparse.lists.types import BlockSparse
+from kernels.blocksparse.spec.variant import PAIR_KEYS
 from oracles import block_lists, dq_visits
 from oracles.problem import AnyProblem
 
@@ -25,7 +26,9 @@ def shapes_of(case: Case) -> tuple[Tensor, BlockSparse, dict[str, str | int | bo
     q = torch.empty((1, 1, 1, p.dim), dtype=p.torch_dtype, device="meta")
     tile_m, tile_n, wide = (int(options[name]) for name in ("tile_m", "tile_n", "wide"))
     beside = BlockSparse(none, none, mask, wide, tile_n, ASCENDING) if wide else None
-    return q, BlockSparse(none, none, mask, tile_m, tile_n, ASCENDING, wide=beside), options
+    keys = int(options["paired"])
+    paired = BlockSparse(none, none, mask, 128, keys, ASCENDING) if keys else None
+    return q, BlockSparse(none, none, mask, tile_m, tile_n, ASCENDING, wide=beside, paired=paired), options
 
 
 def as_metadata(blocks: BlockSparse) -> block_lists.CheckedLists:
@@ -51,7 +54,8 @@ def as_metadata(blocks: BlockSparse) -> block_lists.CheckedLists:
 
 
 def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> dq_visits.Visits | None:
-    """What the kernel does with the semaphores, from lists on the CPU."""
+    """What the kernel does with the semaphores, from lists on the CPU: those of the backward pass. A pair of CTAs is
+    one visitor. None where nothing is known of a mutant's."""
     from kernels.blocksparse.launch.backward import concurrent_pairs, group_split_of
 
     p = case.problem
@@ -62,8 +66,8 @@ def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> dq_visits.Visits 
         from kernels.mutants.blocksparse.table import effective
 
         known = effective(mutant, blocks)
-        if known is None:
-            return None
+        if known is None or (blocks.tile_n == PAIR_KEYS and mutants[mutant].protocol is not None):
+            return None  # a mutant's protocol is said for CTAs that wait for one value each
         order, releases = known
         changed = mutants[mutant].blocks(blocks)
         assert changed.backward is not None

@@ -27,12 +27,13 @@ from fuzz.core.verdict import Finding
 from fuzz.devices.present import cuda_present
 from fuzz.targets import merge_by_lse
 from fuzz.targets.autograd import AutogradTarget
-from fuzz.targets.blocksparse import cta_subset, long_lists, two_calls
+from fuzz.targets.blocksparse import cta_pairs, cta_subset, long_lists, two_calls
 from fuzz.targets.blocksparse.block_lists import (
     FASTEST,
     HALVED,
     LISTS,
     MASKS,
+    PAIRED,
     SCHEDULES,
     SOURCES,
     TILES,
@@ -86,6 +87,7 @@ _KNOWN = {
     "deterministic": (False, True),
     "products": (FASTEST, *PRODUCTS),
     "wide": (0, *WIDE_TILES),
+    "paired": PAIRED,
     "keys": two_calls.KEYS,
     "slots": range(1, 1025),
     "warps": ("in_order", "random", "starve_oldest", "one_first"),
@@ -109,6 +111,7 @@ class BlockSparseTarget(AutogradTarget, Compiled):
     # A row's rescaling waits for its warp's other rows, whose keys may be later ones: same value, other rounding.
     relations: Mapping[str, Equality] = {"future_changed": "within_budget"}
     runs_cta_subsets = False
+    draws_cta_pairs = False
 
     def __init__(self, mutant: str = "") -> None:
         self.name = "blocksparse" + f"!{mutant}" * bool(mutant)
@@ -132,6 +135,8 @@ class BlockSparseTarget(AutogradTarget, Compiled):
             return why
         if self.device != "cuda" and cuda_present():
             return "kernels run on the GPU where there is one"
+        if not self.draws_cta_pairs and (why := cta_pairs.missing(self.mutant)) is not None:
+            return why
         return super().missing()
 
     def variants_for(self, problem: AnyProblem) -> tuple[dict[str, Any], ...]:
@@ -189,7 +194,7 @@ class BlockSparseTarget(AutogradTarget, Compiled):
 
     def kernels(self, case: Case, arch: str) -> list[tuple[Variant, Injection]]:
         """The kernels that a case launches, each with the replaced parts of a mutant."""
-        from kernels.blocksparse.launch.backward import backward_variants
+        from kernels.blocksparse.launch.backward import backward_lists, backward_variants
         from kernels.blocksparse.launch.forward import forward_variant
         from kernels.blocksparse.spec.injection import find_injections
 
@@ -199,7 +204,8 @@ class BlockSparseTarget(AutogradTarget, Compiled):
         found = [(forward_variant(q, blocks, softcap, products=products_of(case, arch)), injection.forward)]
         if case.problem.backward:
             products = products_of(case, arch)
-            kernels = backward_variants(q, blocks, softcap, bool(options["deterministic"]), products=products)
+            lists = backward_lists(q, blocks, products)
+            kernels = backward_variants(q, lists, softcap, bool(options["deterministic"]), products=products)
             found += [(variant, injection.backward.part(variant.kind)) for variant in kernels]
         return found
 
@@ -211,7 +217,8 @@ class BlockSparseTarget(AutogradTarget, Compiled):
     def inspect(self, case: Case) -> list[Finding]:
         """The case's block lists against the token predicate, then whether the backward pass ends."""
         blocks = case_blocks(case, self.mutant)
-        lists = [one for one in (blocks.launched, blocks.launched.wide) if one is not None]
+        launched = blocks.launched
+        lists = [one for one in (launched, launched.wide, launched.paired) if one is not None]
         found = [finding for one in lists for finding in block_lists.check(attention_of(case), as_metadata(one))]
         if found and not (
             self.mutant and self.executable and self.runs(case)
@@ -365,5 +372,6 @@ _RULES = (
         "lists of wide tiles beside lists of tiles that are as wide",
         lambda case: bool(options_of(case)["wide"]) and options_of(case)["tile_m"] in WIDE_TILES,
     ),
+    cta_pairs.rule(),
     Rule("a scale that is not positive", _bad_scale, "refuses"),
 )

@@ -51,7 +51,20 @@ BACKWARD_OF_TCGEN05 = (
     *("publish_dq", "dq_buffers_read", "dq_added"),
 )
 # Those that only the one of pairs of CTAs has
-BACKWARD_OF_PAIRS = ("await_both", "hand_on", "commit", "row_of_share", "owner_of", "end_pair")
+BACKWARD_OF_PAIRS = (
+    *(
+        "await_both",
+        "await_once",
+        "hand_on",
+        "commit",
+        "release_stage",
+        "row_of_share",
+        "owner_of",
+        "keys_of_cta",
+        "keys_written",
+    ),
+    *("arrivals", "meet_at_start", "meet_after_adds", "end_pair"),
+)
 # Injection points of the backward kernel that only Hopper's for dK and dV alone has
 BACKWARD_OF_STEPS = ("release_scored_q", "release_q", "release_do", "await_sums")
 ARCHES = ("sm_80", "sm_90a", "sm_100a", "sm_103a", "sm_120a")

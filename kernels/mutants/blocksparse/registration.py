@@ -75,11 +75,11 @@ def _injected(
 
 
 def register_list_mutant(name: str, summary: str, source: str, change: Callable[[BlockSparse], BlockSparse]) -> None:
-    """Registers a bug in the metadata: lists of wide tiles have it too."""
+    """Registers a bug in the metadata: lists of wide tiles, and for pairs of CTAs, have it too."""
 
     def both(blocks: BlockSparse) -> BlockSparse:
-        changed = change(blocks)
-        return changed if changed.wide is None else replace(changed, wide=change(changed.wide))
+        wide, paired = (None if one is None else change(one) for one in (blocks.wide, blocks.paired))
+        return replace(change(blocks), wide=wide, paired=paired)
 
     call = partial(unchecked, both)
     MUTANTS[name] = BlockSparseMutant(name, summary, source, "metadata", call, blocks=both)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 pytest.importorskip("cutlass")
 pytest.importorskip("numba")
 
-from blocksparse_shown import HOST, KERNELS, LISTS
+from blocksparse_shown import EARLY, HOST, KERNELS, LISTS, OF_CTA_PAIRS
 
 from fuzz.judging.judge import execute
 from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
@@ -49,10 +49,29 @@ def test_a_wrong_launch_fails_where_the_correct_one_passes(name):
     check(name, *HOST[name])
 
 
-DAILY = ("kv_head_modulo", "delta_added", "phase_not_flipped")  # one of each pass, one of tcgen05
+# One of each pass, one of tcgen05, two of pairs of CTAs
+DAILY = ("kv_head_modulo", "delta_added", "phase_not_flipped", "commit_in_leader_alone", "peer_keys_not_waited_for")
 NIGHTLY = [pytest.param(name, marks=[] if name in DAILY else pytest.mark.nightly) for name in KERNELS]
 
 
 @pytest.mark.parametrize("name", NIGHTLY)
 def test_a_wrong_kernel_fails_where_the_correct_one_passes(name):
     check(name, *KERNELS[name])
+
+
+# Mutants of other kernels at injection points that the backward kernel of pairs of CTAs has too
+SHARED_WITH_PAIRS = {
+    "dp_read_before_commit": EARLY,
+    "dq_read_before_commit": EARLY,
+    "dq_overwritten_before_read": {"race_tensor_memory", "race_read_of_an_unordered_write"},
+    "ds_without_proxy_fence": {"shared_memory_read_by_tcgen05_without_fence.proxy.async"},
+    "gradient_tail_by_bulk_copy": {"out_of_bounds"},
+    "last_block_not_released": {"hang"},
+    "release_missing": {"hang"},
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", SHARED_WITH_PAIRS)
+def test_a_mutant_of_single_ctas_fails_on_pairs_too(name):
+    check(name, OF_CTA_PAIRS, SHARED_WITH_PAIRS[name])

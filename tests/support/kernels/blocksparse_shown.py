@@ -109,6 +109,26 @@ ORDERED_GRADIENTS = _of(
     mask=Full(),
     variant={"tile_m": 128, "tile_n": 128, "mask": "intervals", "products": "tcgen05", "deterministic": True},
 )
+# Two pairs of CTAs, the second with a tail in its second CTA; three blocks for each, more than Q has stages
+OF_CTA_PAIRS = _of(
+    *((300, 20), (456, 40)),
+    heads=(1, 1),
+    mask=Full(),
+    layout="packed",
+    variant={"tile_m": 128, "tile_n": 128, "mask": "intervals", "products": "tcgen05", "paired": 256},
+)
+ORDERED_CTA_PAIRS = _of(  # three pairs, all resident, which add to the same tiles of dQ
+    *(300, 712),
+    heads=(1, 1),
+    mask=Full(),
+    repeats=4,
+    variant={
+        **{"tile_m": 128, "tile_n": 128, "mask": "intervals", "products": "tcgen05", "paired": 256},
+        **{"slots": 8, "warps": "random"},
+    },
+)
+UNORDERED = {"floating-point_adds_in_no_fixed_order", "race_read_of_an_unordered_write"}
+ACCESSED_EARLY = {"race_read_of_an_unordered_write", "read_of_uninitialised_memory", "mbarrier_misused"}
 EARLY = {"tensor_memory_used_before_a_tcgen05.commit_was_waited_for", "race_tensor_memory"}
 # Bugs of the kernels, which are compiled
 KERNELS: dict[str, tuple[Case, set[str]]] = {
@@ -188,5 +208,25 @@ KERNELS: dict[str, tuple[Case, set[str]]] = {
     ),
     "dq_buffer_reused_before_read": (ORDERED_GRADIENTS, {"race_write_over_an_unordered_read"}),
     "dq_released_before_added": (ORDERED_GRADIENTS, {"floating-point_adds_in_no_fixed_order"}),
+    "peer_ds_not_waited_for": (OF_CTA_PAIRS, EARLY | ACCESSED_EARLY | {"hang"}),
+    "peer_probabilities_not_waited_for": (OF_CTA_PAIRS, EARLY | ACCESSED_EARLY | {"hang"}),
+    "peer_dq_not_waited_for": (OF_CTA_PAIRS, EARLY | {"hang"}),
+    "ds_sent_to_other_cta": (OF_CTA_PAIRS, {"dq wrong"}),
+    "ds_fenced_in_own_memory": (OF_CTA_PAIRS, {"shared_memory_read_by_tcgen05_without_fence.proxy.async"}),
+    "queries_of_other_cta": (OF_CTA_PAIRS, GRADIENTS),
+    "peer_loads_not_waited_for": (OF_CTA_PAIRS, ACCESSED_EARLY),
+    "peer_keys_not_waited_for": (OF_CTA_PAIRS, ACCESSED_EARLY),
+    "loads_handed_on_early": (OF_CTA_PAIRS, ACCESSED_EARLY | {"hang"}),
+    "commit_in_leader_alone": (OF_CTA_PAIRS, {"hang"}),
+    "stages_released_in_leader_alone": (OF_CTA_PAIRS, {"hang"}),
+    "ranks_of_one_cta": (ORDERED_CTA_PAIRS, UNORDERED),
+    "added_after_one_cta": (ORDERED_CTA_PAIRS, UNORDERED),
+    "released_for_both_ctas": (ORDERED_CTA_PAIRS, UNORDERED),
+    "released_by_leader_alone": (OF_CTA_PAIRS, {"hang"}),
+    "released_before_all_warps_added": (ORDERED_CTA_PAIRS, UNORDERED),
+    "keys_left_of_pair": (OF_CTA_PAIRS, {"out_of_bounds"}),
+    "gradients_left_of_pair": (OF_CTA_PAIRS, {"out_of_bounds", "race_two_writes"} | GRADIENTS),
+    "pair_not_met_at_start": (OF_CTA_PAIRS, ACCESSED_EARLY),
+    "pair_exits_apart": (OF_CTA_PAIRS, {"tensor_memory_that_is_not_allocated"}),
     "mask_of_the_first_step": (_of(130, 130, heads=(1, 1), dim=128, variant={"tile_m": 128, "tile_n": 128}), GRADIENTS),
 }

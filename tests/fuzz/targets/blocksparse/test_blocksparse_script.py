@@ -35,11 +35,16 @@ CASES = {
         Problem((70, 9), (90, 80), 2, 1, 64, 64, "float16", "packed", Documents((30,)), softcap=5.0, backward=False),
         {"mask": "intervals"},
     ),
+    "pairs of CTAs": (
+        Problem((70,), (300,), 1, 1, 64, 64, "float16", mask=Causal("bottom_right")),
+        {"tile_m": 128, "tile_n": 128, "products": "tcgen05", "paired": 256, "schedule": "planned"},
+    ),
 }
+NIGHTLY = [pytest.param(name, marks=[pytest.mark.nightly] * (name == "pairs of CTAs")) for name in CASES]
 
 
 @pytest.mark.skipif(not emulator_there(), reason="needs the emulated GPU")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", NIGHTLY)
 def test_the_text_does_what_the_adapter_does(name: str) -> None:
     problem, variant = CASES[name]
     case = Case("blocksparse", problem, variant=TILES | variant, repeats=1)

@@ -17,7 +17,7 @@ from kernels.blocksparse.backward.blackwell.dq_warps import LEADER, VECTOR, meet
 from kernels.blocksparse.backward.blackwell.pairs import turns
 from kernels.blocksparse.backward.blackwell.pairs.tuning import CTAS
 from kernels.blocksparse.backward.blackwell.tuning import HALF, Q_STAGES
-from kernels.blocksparse.backward.blackwell.turns import arrive, await_dq, await_queries
+from kernels.blocksparse.backward.blackwell.turns import arrive, await_queries
 from kernels.blocksparse.backward.intrinsics import add_four
 from kernels.blocksparse.backward.mainloop_mma import release, target_of, wait
 from kernels.blocksparse.backward.tile_iterator import Block, as_block
@@ -29,7 +29,8 @@ from kernels.blocksparse.spec.sm100 import ROWS
 def add_dq_of_steps(w) -> None:
     """All steps of the row. Ordered adds: a block's semaphore is acquired by one thread before, released after them."""
     deterministic, half_dim = w.variant.deterministic, w.tiling.dim // 2
-    loaded_dq = w.kernel.loaded_dq
+    loaded_dq, await_dq = w.kernel.loaded_dq, w.kernel.await_dq
+    meet_after_adds, released = w.kernel.meet_after_adds, w.kernel.releases
     for step in cutlass.range(w.total, unroll=1):
         await_queries(w, step)
         block = block_of(w, step)
@@ -46,8 +47,8 @@ def add_dq_of_steps(w) -> None:
             meet()
         add(w, rdQ, block.rank, w.mdQ + cute.assume(target_of(w, block, Int32(0)), divby=VECTOR))
         if cutlass.const_expr(deterministic):
-            meet()
-            if w.thread == LEADER:
+            meet_after_adds()
+            if w.thread == LEADER and released(step, w.total):
                 release(w, block)
 
 

@@ -16,6 +16,7 @@ from cutlass.memory import SmemAllocator
 
 from kernels.blocksparse.backward import dq_accumulator, softmax_gradient
 from kernels.blocksparse.backward.blackwell import epilogue
+from kernels.blocksparse.backward.blackwell.dq_warps import meet
 from kernels.blocksparse.backward.blackwell.kernel import BlackwellBackward
 from kernels.blocksparse.backward.blackwell.pairs import dq_warps, loads, mainloop, turns
 from kernels.blocksparse.backward.blackwell.pairs.tuning import CTAS, pair_tuning
@@ -59,10 +60,17 @@ class PairBackward(BlackwellBackward):
         self.await_columns = injection.pick("await_columns", await_columns)
         self.publish_ds = injection.pick("publish_ds", tcgen05.fence_shared_of_pair)
         self.await_both = injection.pick("await_both", turns.await_both)
+        self.await_once = injection.pick("await_once", turns.await_both)
         self.hand_on = injection.pick("hand_on", turns.hand_on)
         self.commit = injection.pick("commit", tcgen05.commit_to_pair)
+        self.release_stage = injection.pick("release_stage", tcgen05.commit_to_pair)
         self.row_of_share = injection.pick("row_of_share", loads.row_of_share)
         self.owner_of = injection.pick("owner_of", mainloop.owner_of)
+        self.keys_of_cta = injection.pick("keys_of_cta", loads.keys_of_cta)
+        self.keys_written = injection.pick("keys_written", loads.keys_of_cta)
+        self.arrivals = injection.pick("arrivals", turns.arrivals)
+        self.meet_at_start = injection.pick("meet_at_start", turns.meet_pair)
+        self.meet_after_adds = injection.pick("meet_after_adds", meet)
         self.end_pair = injection.pick("end_pair", turns.meet_pair)
 
     def ctas(self, tiles: Any, resident: Any) -> Any:
@@ -173,8 +181,9 @@ class PairBackward(BlackwellBackward):
     def begin_pair(self, storage, order: Order, rank: Int32, thread: Int32) -> None:
         """Mbarriers and all tensor memory of both CTAs, and where adds are ordered the number of the pair's tile in
         both."""
+        meet_at_start, arrivals = self.meet_at_start, self.arrivals
         if thread == 0:
-            mbarriers.initialise(storage.barriers, turns.BARRIERS)
+            mbarriers.initialise(storage.barriers, arrivals(turns.BARRIERS))
             if cutlass.const_expr(self.variant.deterministic):  # noqa: SIM102 (one is for the compiler)
                 if rank == 0:
                     rNumber = cute.make_rmem_tensor(1, Int32)
@@ -186,7 +195,7 @@ class PairBackward(BlackwellBackward):
             cute.arch.alloc_tmem(COLUMNS, storage.held, is_two_cta=True)
             cute.arch.relinquish_tmem_alloc_permit(is_two_cta=True)
         tcgen05.fence_before()
-        turns.meet_pair()
+        meet_at_start()
         tcgen05.fence_after()
 
     @cute.jit
@@ -219,7 +228,7 @@ class PairBackward(BlackwellBackward):
     @cute.jit
     def write_gradients(self, w, dk, dv, mSums, sums) -> None:
         """dK and dV of the CTA's keys, by the softmax warps, where it has any."""
-        keys_left = w.keys_left - w.rank * ROWS
+        keys_left = self.keys_written(w.keys_left, w.rank)
         own = Work(**{**w.__dict__, "keys_left": keys_left, "tiling": replace(w.tiling, tile_n=ROWS)})
         if keys_left > 0:
             epilogue.write_gradients(own, dk, dv, mSums, sums)

@@ -48,20 +48,22 @@ class Share(TileLoads):
 @cute.jit
 def load_keys(w, operand, sX: cute.Tensor, full: cute.Pointer) -> None:
     """A warp: K or V of the CTA's keys, once."""
+    keys_of_cta = w.kernel.keys_of_cta
     if w.total > 0:
         batch, head, row = w.place_of_keys
         share = Share(w, operand, (batch, head, row + w.rank * ROWS), 0, sX)
-        load(w, share, w.keys_left - w.rank * ROWS, None, Int32(0), full)
+        load(w, share, keys_of_cta(w.keys_left, w.rank), None, Int32(0), full)
 
 
 @cute.jit
 def load_keys_by_columns(w) -> None:
     """A warp: K of the keys of both CTAs, half of the columns, once."""
+    keys_of_cta = w.kernel.keys_of_cta
     if w.total > 0:
         batch, head, row = w.place_of_keys
         for cta in cutlass.range_constexpr(CTAS):
             share = Share(w, w.k_columns, (batch, head, row + cta * ROWS), w.column, w.storage.sKc)
-            load(w, share, w.keys_left - cta * ROWS, None, Int32(cta), w.kc_full)
+            load(w, share, keys_of_cta(w.keys_left, cta), None, Int32(cta), w.kc_full)
 
 
 @cute.jit
@@ -165,6 +167,11 @@ def load_rows(w, share: Share, left: Int32, values, stage: Int32, full: cute.Poi
     cute.arch.sync_warp()
     if lane == 0:
         cute.arch.mbarrier_arrive(full)
+
+
+def keys_of_cta(keys_left: Int32, rank: Int32 | int) -> Int32:
+    """The keys of the sequence from a CTA's first one on; not positive where it has none. keys_left: of the pair."""
+    return keys_left - rank * ROWS
 
 
 def row_of_share(rank: Int32) -> Int32:

@@ -30,12 +30,13 @@ from kernels.blocksparse.spec.sm100 import ROWS
 @cute.jit
 def issue_products(w) -> None:
     """The leader's issuing warp: products of all steps."""
+    await_once = w.kernel.await_once
     issue_steps(
         w,
         PairProducts(w),
         SimpleNamespace(
-            await_k=lambda: turns.await_both(w.k_full, w.k_peer, Int32(0)),
-            await_v=lambda: turns.await_both(w.v_full, w.v_peer, Int32(0)),
+            await_k=lambda: await_once(w.k_full, w.k_peer, Int32(0)),
+            await_v=lambda: await_once(w.v_full, w.v_peer, Int32(0)),
             scores=issue_scores,
             dp=issue_dp,
             dv=issue_dv,
@@ -49,11 +50,12 @@ def issue_products(w) -> None:
 def issue_scores(w, products, step: Int32) -> None:
     """S of a step, after which Q by rows is empty."""
     stage, commit, await_both = step % Q_STAGES, w.kernel.commit, w.kernel.await_both
+    release = w.kernel.release_stage
     await_both(w.q_full + stage, w.q_peer + stage, step // Q_STAGES % 2)
     w.kernel.fence_products()
     products.scores(w.columns_s, stage)
     commit(w.scored)
-    commit(w.q_empty + stage)
+    release(w.q_empty + stage)
 
 
 @cute.jit
@@ -69,11 +71,11 @@ def issue_dp(w, products, step: Int32) -> None:
 @cute.jit
 def issue_dv(w, products, step: Int32) -> None:
     """dV of a step, after which dO is empty."""
-    commit = w.kernel.commit
+    release = w.kernel.release_stage
     cute.arch.mbarrier_wait(w.p_ready, step % 2)
     w.kernel.fence_products()
     products.dv(w.columns_dv, w.columns_s, step > 0)
-    commit(w.do_empty)
+    release(w.do_empty)
 
 
 @cute.jit
@@ -81,13 +83,14 @@ def issue_dk_dq(w, products, step: Int32) -> None:
     """dK and dQ of a step; after dK Q by columns is empty."""
     shares_dq, await_columns = w.tiling.shares_dq, w.kernel.await_columns
     commit, await_both = w.kernel.commit, w.kernel.await_both
+    release, await_once = w.kernel.release_stage, w.kernel.await_once
     cute.arch.mbarrier_wait(w.ds_ready, step % 2)
     await_both(w.qc_full, w.qc_peer, step % 2)
     w.kernel.fence_products()
     products.dk(w.columns_dk, w.columns_dp, 0, step > 0)
-    commit(w.qc_empty)
+    release(w.qc_empty)
     if step == 0:
-        turns.await_both(w.kc_full, w.kc_peer, Int32(0))
+        await_once(w.kc_full, w.kc_peer, Int32(0))
     if cutlass.const_expr(not shares_dq):  # noqa: SIM102 (one is for the compiler)
         if step > 0:
             await_columns(w, step - 1)

@@ -10,6 +10,7 @@ from cutlass._mlir.dialects import nvvm
 
 from kernels.blocksparse.backward.blackwell.pairs.tuning import CTAS
 from kernels.blocksparse.backward.blackwell.tuning import DQ_WARPS, Q_STAGES, SOFTMAX_WARPS
+from kernels.blocksparse.common import mbarriers
 
 LEADER = 0  # the CTA of a pair that issues products
 
@@ -41,6 +42,11 @@ BARRIERS = {
     "ds_ready": (1, CTAS * SOFTMAX_WARPS),  # dS is in place of dP, and in shared memory of both CTAs
     "dq_read": (1, CTAS * DQ_WARPS),  # dQ is in registers
 }
+
+
+def arrivals(table: mbarriers.Table) -> mbarriers.Table:
+    """The mbarriers with the arrivals that end their phases."""
+    return table
 
 
 def meet_pair() -> None:
