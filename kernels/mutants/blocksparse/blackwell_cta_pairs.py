@@ -52,7 +52,7 @@ register_mutant(
 
 register_mutant(
     "ds_fenced_in_own_memory",
-    "pairs of CTAs: the fence after dS is written is of .shared::cta, and does not cover the other CTA's shared memory.",
+    "pairs of CTAs: the fence after dS is written covers .shared::cta, and not the other CTA's memory.",
     "PTX ISA: fence.proxy.async orders accesses of the state space that it names",
     backward={"publish_ds": tcgen05.fence_shared},
 )
