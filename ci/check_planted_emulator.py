@@ -1,6 +1,7 @@
 """Nine mutants of the block-sparse kernels on the emulated GPU: python ci/check_planted_emulator.py --json FILE.
 
-With --tcgen05 instead those of kernels by tcgen05, in 60 cases each of ci/blocksparse_tcgen05.py's target.
+With --tcgen05 instead those of kernels by tcgen05, with --cta-pairs those of the backward kernel of pairs of CTAs, in
+60 cases each of ci/blocksparse_tcgen05.py's targets.
 Each is fuzzed as `attnfuzz run --target blocksparse!BUG --device host --seed SEED --jobs 1` does, from the first
 case on, until a case is bad; that case is minimised. Reported are the check that named the mutant, the cases and the
 seconds until then (compiling included), and the minimised case. Exits with 1 where a mutant is not found and minimised
@@ -29,6 +30,7 @@ from fuzz.session.draw import drawer_of, explore, seed_cases
 from fuzz.session.plan import plan
 from fuzz.session.records import machine
 from fuzz.session.settings import Settings
+from fuzz.targets.blocksparse import cta_pairs
 from fuzz.targets.registry import load
 
 CASES = 300  # of a session
@@ -92,6 +94,31 @@ TCGEN05: dict[str, tuple[str, ...]] = {
     "dq_not_scaled": WRONG,
     "wait_missing": ("floating-point_adds_in_no_fixed_order", "determinism: different_bits"),
 }
+ACCESSED_EARLY = (*RACE, "read_of_uninitialised_memory", "mbarrier_misused")
+UNORDERED = ("floating-point_adds_in_no_fixed_order", "determinism: different_bits", *RACE)
+# Those of the backward kernel of pairs of CTAs
+CTA_PAIRS: dict[str, tuple[str, ...]] = {
+    "peer_ds_not_waited_for": (*EARLY, *ACCESSED_EARLY, *HANG),
+    "peer_probabilities_not_waited_for": (*EARLY, *ACCESSED_EARLY, *HANG),
+    "peer_dq_not_waited_for": (*EARLY, *HANG),
+    "ds_sent_to_other_cta": WRONG,
+    "ds_fenced_in_own_memory": ("shared_memory_read_by_tcgen05_without_fence.proxy.async",),
+    "queries_of_other_cta": WRONG,
+    "peer_loads_not_waited_for": ACCESSED_EARLY,
+    "peer_keys_not_waited_for": ACCESSED_EARLY,
+    "loads_handed_on_early": (*ACCESSED_EARLY, *HANG),
+    "commit_in_leader_alone": HANG,
+    "stages_released_in_leader_alone": HANG,
+    "ranks_of_one_cta": UNORDERED,
+    "added_after_one_cta": UNORDERED,
+    "released_for_both_ctas": UNORDERED,
+    "released_by_leader_alone": HANG,
+    "released_before_all_warps_added": UNORDERED,
+    "keys_left_of_pair": ("out_of_bounds",),
+    "gradients_left_of_pair": ("out_of_bounds", *RACE, *WRONG),
+    "pair_not_met_at_start": ACCESSED_EARLY,
+    "pair_exits_apart": ("tensor_memory_that_is_not_allocated",),
+}
 
 
 @dataclass
@@ -120,23 +147,33 @@ def main() -> int:
     """Runs the mutants that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help=f"of {', '.join(BUGS)}; none: all")
-    parser.add_argument("--tcgen05", action="store_true", help="those of kernels by tcgen05")
+    kernels = parser.add_mutually_exclusive_group()
+    kernels.add_argument("--tcgen05", action="store_true", help="those of kernels by tcgen05")
+    kernels.add_argument("--cta-pairs", action="store_true", help="those of the backward kernel of pairs of CTAs")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=float, default=300.0, help="seconds of a mutant's session (300)")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     rows = []
-    bugs = TCGEN05 if given.tcgen05 else BUGS
+    bugs = CTA_PAIRS if given.cta_pairs else TCGEN05 if given.tcgen05 else BUGS
     for name in given.names or bugs:
-        of = "blocksparse.tcgen05_pairs" if name in PAIRS else "blocksparse.tcgen05" if given.tcgen05 else "blocksparse"
-        target = f"{of}!{name}"
-        narrow = {"cases": TCGEN05_CASES, "size": "small", "files": (TARGET_FILE,)} if given.tcgen05 else {}
+        target = f"{target_of(name, given)}!{name}"
+        narrow = {} if bugs is BUGS else {"cases": TCGEN05_CASES, "size": "small", "files": (TARGET_FILE,)}
         settings = Settings(**{"targets": (target,), "cases": CASES, "seed": given.seed, **narrow})
         rows.append(one(name, bugs[name], settings, given.limit))
         print(line(rows[-1]), flush=True)
         if given.json:
             given.json.write_text(json.dumps(result(rows, given), indent=1) + "\n")
     return 0 if all(row.named and row.seconds + row.minimised <= given.limit for row in rows) else 1
+
+
+def target_of(name: str, given: argparse.Namespace) -> str:
+    """The target whose sessions have the mutant's kernel."""
+    if given.cta_pairs:
+        return cta_pairs.TARGET
+    if given.tcgen05:
+        return "blocksparse.tcgen05_pairs" if name in PAIRS else "blocksparse.tcgen05"
+    return "blocksparse"
 
 
 def result(rows: list[Row], given: argparse.Namespace) -> dict[str, Any]:
