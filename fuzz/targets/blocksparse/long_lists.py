@@ -11,7 +11,7 @@ import random
 from typing import Any
 
 from fuzz.core.case import Case, Inputs
-from fuzz.targets.blocksparse.block_lists import LISTS, SCHEDULES, default_variant, options_of
+from fuzz.targets.blocksparse.block_lists import LISTS, SCHEDULES, options_of
 from fuzz.targets.blocksparse.variants import kernels_for
 from oracles.masks import Blocks, Full, Mask
 from oracles.problem import Dtype, Problem
@@ -31,7 +31,7 @@ def runs(case: Case) -> bool:
 def seed_cases(target: str) -> tuple[Case, ...]:
     """A column of 64 full and 128 masked blocks, a row of 128 full and 96 masked ones: what every session without a GPU
     begins with. Full and masked blocks have lists of their own."""
-    variant = default_variant() | {"tile_m": 64, "tile_n": 64, "run": False}
+    variant = {"tile_m": 64, "tile_n": 64, "run": False}
     kinds = ((True, 64 * ["M", "F", "M"]), (False, 32 * ["F", "M", "F", "M", "F", "M", "F"]))
     return tuple(_case(target, "bfloat16", 32, 1, columns, cells, variant, 1) for columns, cells in kinds)
 

@@ -191,7 +191,7 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize(
-    "name", daily(list(MUTANTS), ["ds_sent_to_the_wrong_cta", "commit_in_one_cta_only", "ds_without_proxy_fence"])
+    "name", daily(list(MUTANTS), ["queries_of_the_leader", "ds_without_proxy_fence"])
 )
 def test_a_planted_bug_shows(name):
     replacements, told = MUTANTS[name]
