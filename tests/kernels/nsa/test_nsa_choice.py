@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from covering import covering
 
 from kernels.nsa import selection
 from kernels.nsa.api import checked
@@ -72,13 +73,17 @@ def operands_of(length, starts=None, heads=(4, 2), draw=torch.randn, **options):
     return checked(q, k, v, **options)[0]
 
 
-@pytest.mark.parametrize("draw", [torch.randn, torch.zeros], ids=["distinct", "equal"])
-@pytest.mark.parametrize("causal", [False, True, "strict"])
-@pytest.mark.parametrize("number", [1, 5])
-@pytest.mark.parametrize("length,starts,heads", [(200, None, (4, 2)), (200, (0, 60, 60, 199, 200), (2, 2))])
-def test_the_kernel_chooses_what_tensor_operations_choose(monkeypatch, draw, causal, number, length, starts, heads):
+@pytest.mark.parametrize(
+    ("draw", "causal", "number", "layout"),
+    covering(
+        ["distinct", "equal"], [False, True, "strict"], [1, 5], [(None, (4, 2)), ((0, 60, 60, 199, 200), (2, 2))],
+        strength=1,
+    ),
+)  # fmt: skip
+def test_the_kernel_chooses_what_tensor_operations_choose(monkeypatch, draw, causal, number, layout):
     options = {"num_selected_blocks": number, "causal": causal, "q_tile_size": 64}
-    operands = operands_of(length, starts, heads, draw, **options)
+    starts, heads = layout
+    operands = operands_of(200, starts, heads, {"distinct": torch.randn, "equal": torch.zeros}[draw], **options)
     k_mean = compressed(operands).k
     found = selection.select(operands, k_mean).blocks
     monkeypatch.setattr(selection, "WIDEST", 0)

@@ -64,12 +64,14 @@ def test_a_case_whose_launches_a_mutant_does_not_change_is_not_run(few, monkeypa
     assert found.reaching == 3
 
 
+@pytest.mark.nightly
 @pytest.mark.compiled_triton
 def test_a_triton_kernel_is_known_by_its_ptx(few):
     for kernel in few.triton_kernels(OF).values():
         assert kernel.key == hashlib.sha256(kernel.text.encode()).hexdigest()[:32]
 
 
+@pytest.mark.nightly
 @pytest.mark.compiled_triton
 def test_a_kernel_that_no_case_launches_is_not_taken_for_a_missed_mutant(few, monkeypatch):
     changed = bug(few, "marks_kernel", r"bar\.sync", NOTHING)
@@ -83,6 +85,7 @@ def test_a_kernel_that_no_case_launches_is_not_taken_for_a_missed_mutant(few, mo
         trial.try_mutant(changed, few)
 
 
+@pytest.mark.nightly
 @pytest.mark.compiled_triton
 def test_every_kernel_has_its_turn_whatever_the_operator(few):
     texts = {(OF.name, kind): kernel.text for kind, kernel in few.triton_kernels(OF).items()}
@@ -91,6 +94,7 @@ def test_every_kernel_has_its_turn_whatever_the_operator(few):
     assert all(b.target == "dynamic_mask" for b in drawn)
 
 
+@pytest.mark.nightly
 @pytest.mark.compiled_triton
 @pytest.mark.parametrize("target", ["dynamic_mask", "nsa"])
 def test_cases_of_a_configuration_are_the_same_for_a_seed_and_fewer_begin_them(target):
@@ -103,6 +107,7 @@ def test_cases_of_a_configuration_are_the_same_for_a_seed_and_fewer_begin_them(t
         assert config(target, one.name) is one
 
 
+@pytest.mark.nightly
 @pytest.mark.compiled_triton
 def test_three_in_four_cases_of_dynamic_mask_launch_the_same_kernels_of_attention():
     for one in TARGETS["dynamic_mask"][:2]:
@@ -128,6 +133,7 @@ def test_an_argument_for_one_target_is_none_for_another():
     assert [judged(x, lambda _: "").status for x in seen] == ["equivalent", "missed"]
 
 
+@pytest.mark.nightly
 @pytest.mark.compiled_triton
 def test_packed_calls_are_emulated():
     packed = config("dynamic_mask", "fp16_d32_flag_packed_cap")

@@ -190,9 +190,7 @@ MUTANTS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", daily(list(MUTANTS), ["queries_of_the_leader", "ds_without_proxy_fence"])
-)
+@pytest.mark.parametrize("name", daily(list(MUTANTS), ["queries_of_the_leader", "ds_without_proxy_fence"]))
 def test_a_planted_bug_shows(name):
     replacements, told = MUTANTS[name]
     spec = Spec((300,), (520,), 1, 1, dim=64)

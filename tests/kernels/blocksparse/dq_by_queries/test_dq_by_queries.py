@@ -73,7 +73,7 @@ FEATURES = {
 }
 
 
-@pytest.mark.parametrize("name", FEATURES)
+@pytest.mark.parametrize("name", daily(list(FEATURES), ["packed, grouped heads", "a soft cap", "float16, views"]))
 def test_features_of_the_one_kernel_pass(name):
     check(FEATURES[name], warp_schedule="random", seed=len(name))
 
