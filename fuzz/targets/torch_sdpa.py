@@ -268,10 +268,11 @@ def _given_as_they_are(case: Case) -> tuple[str, ...]:
 
 
 def _last_stride(case: Case, name: str) -> int:
-    """Stride of the head dim: with order bhds it is the sequence's length and the padding after it."""
+    """Stride of the head dim: with order bhds it is the sequence's length and the padding after it, unless all rows of
+    the sequence are one."""
     store = getattr(case.inputs, name)
     length = case.problem.len_q if name == "q" else case.problem.len_k
-    return 1 if store.order != "bhds" else max(length, 1) + store.pad
+    return 1 if store.order != "bhds" or "s" in store.shared else max(length, 1) + store.pad
 
 
 def _causal_unequal(case: Case) -> bool:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from fuzz.core.case import Case, Inputs
+from fuzz.core.case import Case, Inputs, Storage
 from fuzz.core.refusal import refusal
 from fuzz.core.surface import kind
 from fuzz.judging.judge import execute
@@ -117,3 +117,13 @@ def test_the_gradient_of_a_mask_alone_is_not_asked_where_nothing_is_computed(len
     verdict = execute(case, load("torch.sdpa.math"), lambda phase, limit: None)
     assert verdict.outcome == outcome
     assert outcome == "pass" or verdict.reason.startswith("cannot express: the gradient of attn_mask alone")
+
+
+@pytest.mark.parametrize("shared", ["", "h", "s", "hs"])
+def test_rows_that_are_one_have_the_stride_1_that_flash_needs(shared):
+    """With order bhds, rows of a sequence lie one element apart; where they are all one row, a row's elements do."""
+    case = Case("torch.sdpa.flash", PLAIN, Inputs(q=Storage("bhds", shared=shared)))
+    flash = load("torch.sdpa.flash")
+    verdict, found = execute(case, flash, lambda phase, limit: None), refusal(flash, case)
+    assert (found is not None) == ("s" not in shared)
+    assert verdict.outcome == ("reject" if found else "pass"), verdict
