@@ -6,8 +6,8 @@
 
 PyTorch's settings are put back after every call of a target (`call`), so that the oracles do not meet them either; the
 working directory, sys.path, the environment, warnings' filters and functions of PyTorch that were replaced, after the
-case. All of it together takes about 0.2 ms a case (ci/benchmarks/harness.py, `state`). Random numbers are no
-finding: a target may draw them, but the next case begins with the same ones.
+case. All of it together takes 0.2 to 0.4 ms a case (ci/benchmarks/harness.py, `state`). Random numbers are no finding:
+a target may draw them, but the next case begins with the same ones.
 """
 
 from __future__ import annotations

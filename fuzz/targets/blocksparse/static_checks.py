@@ -54,8 +54,8 @@ def as_metadata(blocks: BlockSparse) -> block_lists.CheckedLists:
 
 
 def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> dq_visits.Visits | None:
-    """What the kernel does with the semaphores, from lists on the CPU: those of the backward pass. A pair of CTAs is
-    one visitor. None where nothing is known of a mutant's."""
+    """The order in which the backward kernel's CTAs wait for and release semaphores, predicted from lists on the CPU. A
+    pair of CTAs is one visitor. None where a mutant's protocol cannot be predicted."""
     from kernels.blocksparse.launch.backward import concurrent_pairs, group_split_of
 
     p = case.problem

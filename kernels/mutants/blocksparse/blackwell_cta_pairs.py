@@ -145,10 +145,15 @@ register_mutant(
 
 
 @cute.jit
-def _release_for_both(semaphore: cute.Pointer):
+def _release_by_leader(semaphore: cute.Pointer, count: int):
     if cute.arch.block_idx()[0] % CTAS == turns.LEADER:
         cute.arch.fence_acq_rel_gpu()
-        cute.arch.red(semaphore, Int32(CTAS), op="add", dtype="s32", sem="release", scope="gpu")
+        cute.arch.red(semaphore, Int32(count), op="add", dtype="s32", sem="release", scope="gpu")
+
+
+@cute.jit
+def _release_for_both(semaphore: cute.Pointer):
+    _release_by_leader(semaphore, CTAS)
 
 
 register_mutant(
@@ -160,17 +165,15 @@ register_mutant(
 
 
 @cute.jit
-def _released_by_leader(semaphore: cute.Pointer):
-    if cute.arch.block_idx()[0] % CTAS == turns.LEADER:
-        cute.arch.fence_acq_rel_gpu()
-        cute.arch.red(semaphore, Int32(1), op="add", dtype="s32", sem="release", scope="gpu")
+def _release_for_leader(semaphore: cute.Pointer):
+    _release_by_leader(semaphore, 1)
 
 
 register_mutant(
     "released_by_leader_alone",
     "pairs of CTAs: the leader alone releases the semaphore, and the next pair waits forever.",
     "invented, as release_missing",
-    backward={"release": _released_by_leader},
+    backward={"release": _release_for_leader},
 )
 
 

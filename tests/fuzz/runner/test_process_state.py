@@ -112,8 +112,8 @@ def test_environment_and_search_path_are_put_back_without_a_finding():
 
 
 def test_a_case_reads_each_setting_twice_a_call_and_once_at_its_end(state):
-    """What a case costs, as a number of calls of functions: a clock would tell what else the machine does.
-    ci/benchmarks/harness.py measures the microseconds."""
+    """The cost of a case is counted in calls of functions, which no other load of the machine changes;
+    ci/benchmarks/harness.py measures microseconds."""
     settings, calls = len(torch_settings.SETTINGS), 8  # calls of a case with three repeats and some follow-up cases
     _case(state, calls)  # the first one imports modules
     assert _functions_called(torch_settings.read) < settings + 5
