@@ -138,8 +138,8 @@ def read_cell(of, number):
 
 @njit
 def read_line_async(of, proxy, line):
-    """Notes a read of line `line` through the asynchronous proxy; False where it is not written, or the read not ordered
-    after that with a proxy fence on the way. proxy: `vector_clocks.proxy_of` of the CTA."""
+    """Notes a read of line `line` through the asynchronous proxy; False where it is not written, or the read not
+    ordered after that with a proxy fence on the way. proxy: `vector_clocks.proxy_of` of the CTA."""
     cells, clocks, size, age, me, now, block = of
     cell = i64(cells + 8 * line)
     if cell >> 43 != age or i64(block + proxy + 8 * (cell >> 32 & 1023)) < (cell & LOW32):
