@@ -71,7 +71,7 @@ class Passes:
         )
         self.lists = {False: self.halved(of.blocks)}
         self.lists[True] = self.lists[False]
-        if not launch_backward.in_step(of.blocks, entry.dim):
+        if not launch_backward.in_step(of.blocks):
             heads = {"heads_q": entry.heads_q, "heads_kv": entry.heads_kv}
             self.lists[True] = self.halved(least_blocking(of.blocks, **heads, dim=entry.dim).blocks)
 

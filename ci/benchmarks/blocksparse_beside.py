@@ -142,7 +142,7 @@ def ours(problem: Problem) -> dict[str, Way]:
         starts = torch.arange(entry.batch + 1, dtype=torch.int32, device=do.device) * entry.tokens
         packing = {"cu_seqlens_q": starts, "cu_seqlens_k": starts}
     ordered = blocks
-    if not in_step(blocks, entry.dim):
+    if not in_step(blocks):
         heads = {"heads_q": entry.heads_q, "heads_kv": entry.heads_kv}
         ordered = least_blocking(blocks, **heads, dim=entry.dim).blocks
 

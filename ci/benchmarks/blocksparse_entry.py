@@ -110,7 +110,7 @@ def compared(calls: dict[str, Callable[[], Any]], cuda: bool) -> dict[str, float
 def schedules(entry: Entry, blocks: BlockSparse) -> dict[str, BlockSparse]:
     """The lists under the default schedule; where CTAs wait under that, also under a computed one."""
     found = {"default": blocks}
-    if not launch_backward.in_step(blocks, entry.dim):
+    if not launch_backward.in_step(blocks):
         heads = {"heads_q": entry.heads_q, "heads_kv": entry.heads_kv}
         found["planned"] = least_blocking(blocks, **heads, dim=entry.dim).blocks
     return found

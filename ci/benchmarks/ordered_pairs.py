@@ -99,7 +99,7 @@ def ways_of(row: Row, blocks: BlockSparse) -> dict[str, Way]:
 
     default, of = halved(blocks), {"heads_q": HEADS, "heads_kv": HEADS, "batch": row.batch, "dim": row.dim}
     found = {"atomic": Way(default, False), "default": Way(default, True)}
-    if not launch_backward.in_step(blocks, row.dim):
+    if not launch_backward.in_step(blocks):
         plan = least_blocking(blocks, **of)
         found[f"planned ({plan.pairs}, {plan.chosen[0]})"] = Way(halved(plan.blocks), True)
     found |= {f"default p{pairs}": Way(default, True, pairs) for pairs in row.default}

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import cutlass
-from cutlass import Float32, Int32, Int64, cute
+from cutlass import Boolean, Float32, Int32, Int64, cute
 
 from kernels.blocksparse.backward import dq_accumulator, masking, softmax_gradient
 from kernels.blocksparse.backward.gemms import share
@@ -234,14 +234,25 @@ def acquire(w, block: Block) -> None:
 
 
 @cute.jit
-def wait(w, block: Block) -> None:
-    """Waits until a block's semaphore equals its lock."""
-    w.kernel.wait(semaphore_of(w, block), w.kernel.lock_of(block.rank, w.place[2]))
+def wait(w, block: Block, part: Int32 | None = None) -> None:
+    """Waits until a block's semaphore equals its lock. part: as for `semaphore_of`."""
+    w.kernel.wait(semaphore_of(w, block, part), w.kernel.lock_of(block.rank, w.place[2]))
 
 
-def semaphore_of(w, block: Block) -> cute.Pointer:
-    """The semaphore of the dQ tile that a block is added to."""
-    return w.kernel.semaphore(w.order, w.counts, w.place[0], block)
+@cute.jit
+def is_open(w, block: Block, part: Int32 | None = None) -> Boolean:
+    """True where a block's semaphore has its lock: it is acquired then."""
+    value = cute.arch.load(semaphore_of(w, block, part), Int32, sem="acquire", scope="gpu")
+    return value == w.kernel.lock_of(block.rank, w.place[2])
+
+
+def semaphore_of(w, block: Block, part: Int32 | None = None) -> cute.Pointer:
+    """The semaphore of the dQ tile that a block is added to. part: which of several, each for a part of the tile's
+    adds (`semaphores_of_tile`); None for the first, which is for all adds of a kernel that has one."""
+    first = w.kernel.semaphore(w.order, w.counts, w.place[0], block)
+    if part is None:
+        return first
+    return first + part * (Int64(w.counts.batch * w.counts.heads_q) * w.counts.m_blocks)
 
 
 @cute.jit
@@ -278,6 +289,6 @@ def release_by_one_thread(w, block: Block) -> None:
 
 
 @cute.jit
-def release(w, block: Block) -> None:
-    """Releases a block's semaphore, which the next block waits for."""
-    w.kernel.release(semaphore_of(w, block))
+def release(w, block: Block, part: Int32 | None = None) -> None:
+    """Releases a block's semaphore, which the next block waits for. part: as for `semaphore_of`."""
+    w.kernel.release(semaphore_of(w, block, part))

@@ -68,7 +68,7 @@ class Tiling:
     runs         runs of unmasked tiles are worked through in steps of RUN_STEP queries: transposed/runs_kernel.py
     by_gradient  a transposed loop whose warpgroups have dV and dK: by_gradient/kernel.py
     delays_dq    a step of the transposed loop computes dQ of the step before: NOTE [delayed dQ] of
-                 transposed/mainloop.py; with runs, in their steps
+                 transposed/mainloop.py; with runs, in their steps. The tuning key is "delays"
     takes_late   persistent CTAs take the next tile when all steps of theirs are loaded: ordered adds beyond head dim
                  64, where a tile that is taken early delays those that wait for it (docs/performance/log.md)
     """
@@ -166,10 +166,10 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     """The tiling of a backward or postprocess variant on an arch such as "sm_90a".
 
     `variant.tuning` may set step_m, stages, stages_ds and wide_stores (0 or 1). By wgmma it may also set transposed: 0
-    asks for the straight loop where tiles have 128 keys; and runs: 0 asks for steps of 64 queries alone, 1 for runs
-    whatever the mask. With the straight loop it may set stages_p (1 or 2), for tiles of 64 keys, and, with ordered
-    adds, releaser (0 or 1), for a warp that releases the semaphores. By mma.sync it may set the m warps of each
-    product: warps_s, warps_dkv, warps_dq.
+    asks for the straight loop where tiles have 128 keys; runs: 0 asks for steps of 64 queries alone, 1 for runs
+    whatever the mask; and delays: 1 asks for dQ of the step before, 0 for that of the step itself. With the straight
+    loop it may set stages_p (1 or 2), for tiles of 64 keys, and, with ordered adds, releaser (0 or 1), for a warp that
+    releases the semaphores. By mma.sync it may set the m warps of each product: warps_s, warps_dkv, warps_dq.
     Raises ValueError for a tiling that does not fit (registers and shared memory: NOTE [large dims]; warps; wgmma) and
     for unknown names.
     """
@@ -182,7 +182,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     if unknown := sorted(
         set(overrides)
         - {"step_m", "stages", "stages_ds", "stages_p", "wide_stores", "releaser", "warps_s", "warps_dkv", "warps_dq"}
-        - {"transposed", "step_groups", "runs"}
+        - {"transposed", "step_groups", "runs", "delays"}
     ):
         raise ValueError(f"variant.tuning has {unknown}, which the backward kernel does not know")
     wgmma = variant.products == "wgmma"
@@ -247,7 +247,11 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
     step_m = overrides.get("step_m", 128) if dim == 64 and tile_m == 128 else 64
     may_run = (dim, tile_m) == (128, 128) and not variant.softcap
     runs = overrides.get("runs", int(variant.mask in OF_RUNS)) if may_run else 0
-    chosen = {"transposed": 1, "step_m": step_m, "stages": 2, "stages_ds": 2, "wide_stores": 1, "runs": runs}
+    delays = bool(overrides.get("delays", _delays_dq(variant, bool(runs))))
+    chosen = {
+        **{"transposed": 1, "step_m": step_m, "stages": 2, "stages_ds": 2, "wide_stores": 1},
+        **{"runs": runs, "delays": int(delays)},
+    }
     wrong = {name: value for name, value in overrides.items() if chosen.get(name) != value}
     if variant.products != "wgmma" or tile_n != 128 or wrong or step_m not in (64, 128):
         raise ValueError(
@@ -272,13 +276,14 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
         runs=bool(runs) and variant.kind == "backward",
         stages_q=3 if dim == 64 else 2,
         takes_late=variant.deterministic and dim > 64,
-        delays_dq=_delays_dq(variant, bool(runs)),
+        delays_dq=delays,
     )
 
 
 def _delays_dq(variant: Variant, runs: bool) -> bool:
     """True where steps compute dQ of the step before: at head dim 64 or with runs, where shared memory is not the bound
-    already; with ordered adds, for which dQ then comes a step later, where few CTAs wait: bands and intervals at 64."""
+    already; with ordered adds, for which dQ then comes a step later, where few CTAs wait: bands and intervals at 64.
+    (So do full masks there, which the launcher knows.)"""
     if variant.deterministic:
         return variant.dim_padded == 64 and variant.mask in OF_RUNS
     return variant.dim_padded == 64 or runs

@@ -259,19 +259,27 @@ def _variants(
     dq = [Variant("dq", name, padded, *tiles, mask, False, softcap, "wgmma", of_dq, float32)] if separate_dq else []
     ordered = deterministic and not separate_dq
     of_main = tuning
-    if alike and not ordered and not softcap and not tuning and has_runs(products, mask, tiles, padded):
-        of_main = (("runs", 1),)
+    if alike and not tuning and is_full(products, mask, tiles):
+        of_main = tuning_of_full(padded, ordered, softcap)
     main = Variant("backward", name, padded, *tiles, mask, ordered, softcap, products, of_main, float32, separate_dq)
-    tuning = tuple((key, value) for key, value in tuning if key != "runs")
+    tuning = tuple((key, value) for key, value in tuning if key not in ("runs", "delays"))
     of_cta = (tiles[0], min(tiles[1], PAIR_KEYS // 2))
     after = Variant("postprocess", name, padded, *of_cta, products=products, tuning=tuning, float32=float32)
     return before, *dq, main, after
 
 
-def has_runs(products: str, mask: str, tiles: tuple[int, int], padded: int) -> bool:
-    """True where rows that are alike are worked through in steps of 80 queries: those of full masks, with atomic adds.
-    Ordered adds are slower with such steps there, and so are blocks at random: docs/performance/log.md."""
-    return (products, mask, tiles, padded) == ("wgmma", "none", (128, 128), 128)
+def is_full(products: str, mask: str, tiles: tuple[int, int]) -> bool:
+    """True where rows that are alike are those of a full mask, for a kernel that `tuning_of_full` is for."""
+    return (products, mask, tiles) == ("wgmma", "none", (128, 128))
+
+
+def tuning_of_full(padded: int, ordered: bool, softcap: bool) -> tuple[tuple[str, int], ...]:
+    """The tuning of the backward kernel for full masks, of a padded head dim: at 128 steps of 80 queries, with atomic
+    adds; at 64 dQ of the step before, with ordered ones. Blocks at random, which are the same variant but for that, are
+    slower with either, and so are ordered adds at 128: docs/performance/log.md."""
+    if padded == 128 and not ordered and not softcap:
+        return (("runs", 1),)
+    return (("delays", 1),) if padded == 64 and ordered else ()
 
 
 def make_workspace(
@@ -312,11 +320,11 @@ def key_tiles_of(blocks: BlockSparse) -> tuple[int, int]:
 
 def group_split_of(blocks: BlockSparse, batch: int, heads_q: int, heads_kv: int, deterministic: bool) -> int:
     """Units of each KV head, of blocks with backward lists: `choose_group_split`; where adds are ordered what the
-    schedule was computed for, or of CTAs in step `in_step_group_split`."""
+    schedule was computed for, or of descending bands `in_step_group_split`."""
     if deterministic and blocks.schedule.group_split is not None:
         return blocks.schedule.group_split
     shape = (batch, heads_q, heads_kv, blocks.m_blocks, 0 if blocks.backward is None else blocks.backward.rows)
-    if deterministic and in_step(blocks):
+    if deterministic and is_descending(blocks):
         return in_step_group_split(*shape)
     return choose_group_split(*shape, deterministic)
 
@@ -343,7 +351,7 @@ def concurrent_pairs(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: b
         return max(1, min(blocks.schedule.pairs, units))
     if blocks.schedule.alike and not deterministic and dim <= LARGEST_DIM[128]:
         return 1
-    if deterministic and not in_step(blocks, dim):
+    if deterministic and not in_step(blocks):
         scattered = not isinstance(blocks.mask, Band | Intervals)  # then CTAs may look at any rows
         return ordered_concurrent_pairs(units, unit_bytes(rows, heads, dim)) if scattered else PAIRS
     if isinstance(blocks.mask, Band):
@@ -354,12 +362,15 @@ def concurrent_pairs(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: b
     return even_share(units, max(L2_BYTES // max(unit_bytes(rows, heads, dim), 1), in_flight))
 
 
-def in_step(blocks: BlockSparse, dim: int = 0) -> bool:
+def in_step(blocks: BlockSparse) -> bool:
     """True where each CTA of a unit visits its dQ tiles a step behind the one before: bands under their own schedule,
-    and beyond head dim 128, where semaphores are those of steps, rows that are alike."""
-    alike = blocks.schedule.alike and dim > LARGEST_DIM[128]
-    descending = isinstance(blocks.mask, Band) and blocks.schedule.kind == "descending"
-    return blocks.merged and (alike or descending)
+    and rows that are alike."""
+    return is_descending(blocks) or (blocks.merged and blocks.schedule.alike)
+
+
+def is_descending(blocks: BlockSparse) -> bool:
+    """True for bands under their own schedule, which begins with the shortest tiles of keys."""
+    return blocks.merged and isinstance(blocks.mask, Band) and blocks.schedule.kind == "descending"
 
 
 def live_rows(blocks: BlockSparse) -> int:

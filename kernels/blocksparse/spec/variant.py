@@ -195,9 +195,10 @@ def arch_for_products(products: str, arch: str) -> str:
 
 
 def semaphores_of_tile(tile_m: int, dim_padded: int) -> int:
-    """Semaphores of each dQ tile: one, or at head dim 256 three for each step of 64 queries, of which the kernels by
-    mma.sync use the first. NOTE [ordered adds of three warps] of backward/by_gradient/dq_warps.py"""
-    return tile_m // 64 * 3 if dim_padded == PADDED_DIMS[-1] else 1
+    """Semaphores of each dQ tile, of which kernels that have one use the first. At head dims 64 and 128 one for each
+    multiplying warpgroup: NOTE [ordered bulk adds] of backward/transposed/dq_warps.py. At 256 three for each step of 64
+    queries: NOTE [ordered adds of three warps] of backward/by_gradient/dq_warps.py."""
+    return {64: 2, 128: 2, 256: tile_m // 64 * 3}.get(dim_padded, 1)
 
 
 def padded_dim(dim: int) -> int:

@@ -3,7 +3,7 @@
 """The dQ warps: they add the pieces of the multiplying warpgroups by bulk reductions. Atomic adds: a warp for each
 warpgroup, so that none waits for the other's pieces.
 
-NOTE [ordered adds of three warps] As NOTE [ordered bulk adds] of transposed/dq_warp.py, but with a semaphore for each
+NOTE [ordered adds of three warps] As NOTE [ordered bulk adds] of transposed/dq_warps.py, but with a semaphore for each
 step and warp (`semaphores_of_tile` of variant.py), all of which come to the rank of the step's block. Tiles of keys are
 half as long as tiles of queries here: with one semaphore for a block of two steps, the next CTA would be more than a
 step behind, and CTAs that begin a step after one another would all wait. A warp releases a step once its pieces are
@@ -18,11 +18,11 @@ buffer at once, HALF - LATE entries ahead.
 """
 
 import cutlass
-from cutlass import Boolean, Int32, Int64, cute
+from cutlass import Boolean, Int32, cute
 
-from kernels.blocksparse.backward import dq_accumulator
+from kernels.blocksparse.backward import dq_accumulator, mainloop_mma
 from kernels.blocksparse.backward.by_gradient.mainloop import PIECES, Barrier
-from kernels.blocksparse.backward.mainloop_mma import add_run, semaphore_of, target_of
+from kernels.blocksparse.backward.mainloop_mma import add_run, is_open, target_of, wait
 from kernels.blocksparse.backward.tile_iterator import Block, block_at
 from kernels.blocksparse.backward.tiling import DQ_COLUMNS
 from kernels.blocksparse.backward.transposed import turns
@@ -121,9 +121,7 @@ def hand_on(w, step: Int32, iterations: Int32, warp: Int32) -> None:
 @cute.jit
 def is_released(w, step: Int32, warp: Int32) -> Boolean:
     """True where a step's semaphore has come to the block's lock: it is acquired then."""
-    block = block_at(w.storage.sEntries, step // w.tiling.steps)
-    value = cute.arch.load(semaphore_of_step(w, block, step, warp), Int32, sem="acquire", scope="gpu")
-    return value == w.kernel.lock_of(block.rank, w.place[2])
+    return is_open(w, block_of(w, step), part_of(w, step, warp))
 
 
 @cute.jit
@@ -131,7 +129,7 @@ def acquire(w, step: Int32, warp: Int32, released: Boolean) -> None:
     """Waits, in one lane, for a step's semaphore, unless that is acquired."""
     if cute.arch.lane_idx() == 0:
         if not released:
-            wait(w, block_at(w.storage.sEntries, step // w.tiling.steps), step, warp)
+            wait(w, block_of(w, step), part_of(w, step, warp))
         cute.arch.fence_proxy("async.global")
     cute.arch.sync_warp()
 
@@ -142,24 +140,15 @@ def release(w, step: Int32, warp: Int32) -> None:
     cute.arch.cp_async_bulk_wait_group(0)
     if cute.arch.lane_idx() == 0:
         cute.arch.fence_proxy("async.global")
-        add_one(w, block_at(w.storage.sEntries, step // w.tiling.steps), step, warp)
+        mainloop_mma.release(w, block_of(w, step), part_of(w, step, warp))
     cute.arch.sync_warp()
 
 
-@cute.jit
-def wait(w, block: Block, step: Int32, warp: Int32) -> None:
-    """Waits until a step's semaphore equals its block's lock."""
-    w.kernel.wait(semaphore_of_step(w, block, step, warp), w.kernel.lock_of(block.rank, w.place[2]))
+def block_of(w, step: Int32) -> Block:
+    """The block of a step."""
+    return block_at(w.storage.sEntries, step // w.tiling.steps)
 
 
-@cute.jit
-def add_one(w, block: Block, step: Int32, warp: Int32) -> None:
-    """Lets the next block's adds begin."""
-    w.kernel.release(semaphore_of_step(w, block, step, warp))
-
-
-@cute.jit
-def semaphore_of_step(w, block: Block, step: Int32, warp: Int32) -> cute.Pointer:
-    """The semaphore of a step's pieces that a warp adds."""
-    tiles = Int64(w.counts.batch * w.counts.heads_q) * w.counts.m_blocks
-    return semaphore_of(w, block) + (step % w.tiling.steps * WARPS + warp) * tiles
+def part_of(w, step: Int32, warp: Int32) -> Int32:
+    """Which semaphore of the block's tile is that of the pieces of a step that a warp adds."""
+    return step % w.tiling.steps * WARPS + warp

@@ -4,10 +4,10 @@
 
 Arguments, order of tiles and numbers are those of backward/kernel.py.
 
-NOTE [warpgroups] Two warpgroups multiply: mainloop.py. Of the other one, which leaves them its registers,
-one warp loads Q and K by TMA and one dO and V (loads.py), one takes tiles and reads the block lists
-(tile_scheduler.py), and one adds dQ in memory (dq_warp.py). How they take turns: NOTE [turns of the transposed loop] of
-turns.py; tile after tile: NOTE [tiles of keys] of tile_scheduler.py.
+NOTE [warpgroups] Two warpgroups multiply: mainloop.py. The other one leaves them its registers. Of its warps one takes
+tiles and reads the block lists (tile_scheduler.py). With atomic adds one loads Q and K by TMA, one dO and V (loads.py),
+and one adds dQ in memory (dq_warps.py); with ordered adds one loads all four, and two add dQ. How they take turns: NOTE
+[turns of the transposed loop] of turns.py; tile after tile: NOTE [tiles of keys] of tile_scheduler.py.
 
 NOTE [dK and dV] Between its last dQ and the next tile's first dS a warp stores its 16 rows of dV and of dK, through the
 rows of a tile that lies where dS does. So K and V of the next tile are loaded meanwhile.
@@ -28,12 +28,14 @@ from kernels.blocksparse.backward.mainloop_mma import Work, sync_multiplying
 from kernels.blocksparse.backward.mma import accumulator, staged_layout
 from kernels.blocksparse.backward.tile_iterator import Counts, Lists, Order
 from kernels.blocksparse.backward.tiling import ENTRY_STAGES, MMA_REGISTERS, SEMAPHORE_REGISTERS, TILE_STAGES, WARPS
-from kernels.blocksparse.backward.transposed import dq_warp, loads, tile_scheduler, turns
+from kernels.blocksparse.backward.transposed import dq_warps, loads, tile_scheduler, turns
+from kernels.blocksparse.backward.transposed.loads import Side
 from kernels.blocksparse.backward.transposed.mainloop import clear, mainloop_transposed
 from kernels.blocksparse.backward.transposed.query_words import LaneQueries
 from kernels.blocksparse.backward.transposed.shared_tiles import SharedTiles
 from kernels.blocksparse.backward.transposed.tile_kernel import BulkBackward
 from kernels.blocksparse.backward.transposed.tile_scheduler import Tile
+from kernels.blocksparse.backward.transposed.turns import GROUPS
 from kernels.blocksparse.backward.wgmma import WARPGROUP, GroupProduct, GroupThread, operand, transposed_operand
 from kernels.blocksparse.common import mbarriers
 from kernels.blocksparse.common.bulk import BulkOperand
@@ -46,10 +48,11 @@ from kernels.blocksparse.common.tile_loads import TileCopy
 class TransposedBackward(BulkBackward):
     """The backward kernel of one variant whose tuning has `transposed`."""
 
-    look_up, load, add_dq, mainloop = (
+    look_up, load, add_dq, add_dq_in_order, mainloop = (
         staticmethod(tile_scheduler.look_up_window),
-        staticmethod(loads.load_side),
-        staticmethod(dq_warp.add_dq_of_steps),
+        staticmethod(loads.load_sides),
+        staticmethod(dq_warps.add_steps),
+        staticmethod(dq_warps.add_steps_in_order),
         staticmethod(mainloop_transposed),
     )
 
@@ -114,12 +117,19 @@ class TransposedBackward(BulkBackward):
         warp = cute.arch.make_warp_uniform(w.thread // 32)
         if warp < WARPGROUP // 32:
             cute.arch.setmaxregister_decrease(SEMAPHORE_REGISTERS)
-            if warp == 0:
-                self.load_tiles(w, True)
+            if cutlass.const_expr(self.variant.deterministic):
+                if warp == 0:
+                    self.load_tiles(w, (Side.DO, Side.Q))
+                elif warp < 1 + GROUPS:
+                    self.add_dq_of_tiles(w, warp - 1)
+                else:
+                    tile_scheduler.schedule(w, self.look_up)
+            elif warp == 0:
+                self.load_tiles(w, (Side.Q,))
             elif warp == 1:
                 self.add_dq_of_tiles(w)
             elif warp == 2:
-                self.load_tiles(w, False)
+                self.load_tiles(w, (Side.DO,))
             else:
                 tile_scheduler.schedule(w, self.look_up)
         else:
@@ -127,27 +137,32 @@ class TransposedBackward(BulkBackward):
             self.multiply_tiles(Work(**{**w.__dict__, "thread": w.thread - WARPGROUP}))
 
     @cute.jit
-    def load_tiles(self, w, of_q: cutlass.Constexpr) -> None:
-        """A loading warp: that of Q and K, or that of dO and V."""
+    def load_tiles(self, w, sides: cutlass.Constexpr) -> None:
+        """A loading warp."""
         progress, more, load = tile_scheduler.beginning(), Boolean(True), self.load
         while more:
             tile = tile_scheduler.take(w, progress.tiles, releases=False)
             more = tile.batch >= 0
             steps = progress.steps
             if tile.total > 0:
-                steps = load(tile_scheduler.waiting_work_of(w, tile.total, progress), of_q, steps)
+                steps = load(tile_scheduler.waiting_work_of(w, tile.total, progress), sides, steps)
             turns.arrive_empty(w.tile_empty, progress.tiles, TILE_STAGES)
             progress = tile_scheduler.after(progress, tile, steps)
 
     @cute.jit
-    def add_dq_of_tiles(self, w) -> None:
-        """The dQ warp."""
-        progress, more, add_dq = tile_scheduler.beginning(), Boolean(True), self.add_dq
+    def add_dq_of_tiles(self, w, group: Int32 | None = None) -> None:
+        """A dQ warp. group: the warpgroup whose share it adds, in order; None: it adds both, atomically."""
+        progress, more = tile_scheduler.beginning(), Boolean(True)
+        add_dq, add_dq_in_order = self.add_dq, self.add_dq_in_order
         while more:
             tile = tile_scheduler.take(w, progress.tiles, releases=False)
             more = tile.batch >= 0
             if tile.total > 0:
-                add_dq(tile_scheduler.waiting_work_of(w, tile.total, progress))
+                of_tile = tile_scheduler.waiting_work_of(w, tile.total, progress)
+                if cutlass.const_expr(group is None):
+                    add_dq(of_tile)
+                else:
+                    add_dq_in_order(of_tile, group)
             turns.arrive_empty(w.tile_empty, progress.tiles, TILE_STAGES)
             progress = tile_scheduler.after(progress, tile, Int32(0))
 

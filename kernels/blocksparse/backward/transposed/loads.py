@@ -10,6 +10,7 @@ other half has come into use: the dQ warp, which reads entries last, is at most 
 loaded. Persistent CTAs have a warp for it: NOTE [windows] of tile_scheduler.py.
 """
 
+from enum import Enum
 from typing import Any, NamedTuple
 
 import cutlass
@@ -43,8 +44,15 @@ def load_all(w, head_kv: Int32, first_key: Int64) -> None:
         load_step(w, w.do, w.statistics[1], block, step, storage.sdO, storage.sDelta, w.do_full)
 
 
-class Side(NamedTuple):
-    """The tensors and mbarriers of a loading warp of a persistent CTA: those of Q, LSE and K, or of dO, delta and V.
+class Side(Enum):
+    """What a step loads, and a tile of keys with it: a loading warp of a persistent CTA has one side, or both."""
+
+    Q = "Q and LSE, and K"
+    DO = "dO and delta, and V"
+
+
+class Transfer(NamedTuple):
+    """The tensors and mbarriers of a side.
 
     operand, statistic, keys   in global memory
     tiles, values, key_tile    where they go
@@ -62,44 +70,47 @@ class Side(NamedTuple):
     key_full: cute.Pointer
 
 
-def side_of(w, of_q: bool) -> Side:
-    """The side of Q, or of dO."""
+def transfer_of(w, side: Side) -> Transfer:
+    """The transfer of a side."""
     s, statistics = w.storage, w.statistics
-    if of_q:
-        return Side(w.q, statistics[0], w.k, s.sQ, s.sLSE, s.sK, w.q_full, w.q_empty, w.k_full)
-    return Side(w.do, statistics[1], w.v, s.sdO, s.sDelta, s.sV, w.do_full, w.do_empty, w.v_full)
+    if side is Side.Q:
+        return Transfer(w.q, statistics[0], w.k, s.sQ, s.sLSE, s.sK, w.q_full, w.q_empty, w.k_full)
+    return Transfer(w.do, statistics[1], w.v, s.sdO, s.sDelta, s.sV, w.do_full, w.do_empty, w.v_full)
 
 
 @cute.jit
-def load_side(w, of_q: cutlass.Constexpr, step: Int32) -> Int32:
-    """A loading warp's work for a tile of keys that has blocks, in a persistent CTA. step: those of earlier tiles;
-    returns how many there are now."""
-    steps, stages = w.tiling.steps, w.tiling.stages_q if of_q else w.tiling.stages
-    operand, statistic, _, tiles, values, _, full, empty, _ = side_of(w, of_q)
+def load_sides(w, sides: cutlass.Constexpr, step: Int32) -> Int32:
+    """A loading warp's work for a tile of keys that has blocks, in a persistent CTA. sides: in the order of a step's
+    loads, dO first, whose stage is empty before that of Q; step: those of earlier tiles; returns how many there are
+    now."""
+    steps, says_due = w.tiling.steps, cutlass.const_expr(Side.Q in sides)
     for entry in cutlass.range(w.first_entry, w.end_entry, unroll=1):
         turns.await_window(w, entry)
-        if cutlass.const_expr(of_q and not w.tiling.takes_late):
+        if cutlass.const_expr(says_due and not w.tiling.takes_late):
             turns.say_due(w, entry, entry + 1)
         block = block_at(w.storage.sEntries, entry)
         for part in cutlass.range(steps, unroll=1):
-            turns.await_empty(empty, step, stages)
-            load_step(w, operand, statistic, block, step, tiles, values, full)
-            load_keys_behind(w, of_q, entry, part)
+            for side in cutlass.range_constexpr(len(sides)):
+                operand, statistic, _, tiles, values, _, full, empty, _ = transfer_of(w, sides[side])
+                turns.await_empty(empty, step, cute.size(tiles, mode=[2]))
+                load_step(w, operand, statistic, block, step, tiles, values, full)
+            load_keys_behind(w, sides, entry, part)
             step += 1
-        if cutlass.const_expr(of_q and w.tiling.takes_late):
+        if cutlass.const_expr(says_due and w.tiling.takes_late):
             turns.say_due(w, entry, entry + 1)
         turns.end_window(w, entry + 1)
     return step
 
 
 @cute.jit
-def load_keys_behind(w, of_q: cutlass.Constexpr, entry: Int32, part: Int32) -> None:
-    """K or V of a tile behind its first step, the first part of its first entry, when the last tile's steps have read
-    what was there."""
-    _, _, keys, _, _, key_tile, _, _, key_full = side_of(w, of_q)
+def load_keys_behind(w, sides: cutlass.Constexpr, entry: Int32, part: Int32) -> None:
+    """K and V, as the sides say, of a tile behind its first step, the first part of its first entry, when the last
+    tile's steps have read what was there."""
     if (entry == w.first_entry) & (part == 0):
         turns.await_empty(w.keys_empty, w.key_turn, 1)
-        load_keys(w, keys, key_tile, w.head_kv, w.row, key_full)
+        for side in cutlass.range_constexpr(len(sides)):
+            _, _, keys, _, _, key_tile, _, _, key_full = transfer_of(w, sides[side])
+            load_keys(w, keys, key_tile, w.head_kv, w.row, key_full)
 
 
 @cute.jit

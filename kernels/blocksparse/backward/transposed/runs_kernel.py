@@ -14,7 +14,7 @@ from cutlass import Float32, Int32, cute
 
 from kernels.blocksparse.backward.mma import staged_layout
 from kernels.blocksparse.backward.tiling import ENTRY_STAGES, RUN_STEP, TILE_STAGES
-from kernels.blocksparse.backward.transposed import runs_loads, tile_scheduler, turns
+from kernels.blocksparse.backward.transposed import runs_dq_warps, runs_loads, tile_scheduler, turns
 from kernels.blocksparse.backward.transposed.kernel import TransposedBackward
 from kernels.blocksparse.backward.transposed.runs_mainloop import mainloop_runs
 from kernels.blocksparse.backward.transposed.shared_tiles import SharedTiles
@@ -47,10 +47,11 @@ class Stages(NamedTuple):
 class RunsBackward(TransposedBackward):
     """The backward kernel of one variant whose tiling has `runs`."""
 
-    look_up, load, add_dq, mainloop = (
+    look_up, load, add_dq, add_dq_in_order, mainloop = (
         staticmethod(runs_loads.look_up_pieces),
         staticmethod(runs_loads.load_pieces),
-        staticmethod(runs_loads.add_dq_of_pieces),
+        staticmethod(runs_dq_warps.add_pieces),
+        staticmethod(runs_dq_warps.add_pieces_in_order),
         staticmethod(mainloop_runs),
     )
 

@@ -6,7 +6,7 @@ NOTE [turns of the transposed loop] An mbarrier for each arrow between the loadi
 stage of Q (with LSE, and the step's block in the entry buffer) or of dO (with delta) is full, or empty. Step i uses
 stage i % stages for the (i // stages)-th time, which by parity is the phase of `full` that it waits for. A stage
 of dS is full when both warpgroups have written theirs, and empty when dQ of both has read it. Named barriers between a
-warpgroup and the dQ warp: the warpgroup's buffer of dQ is full, or empty.
+warpgroup and its dQ warp: the warpgroup's buffer of dQ is full, or empty.
 Persistent CTAs count steps over tiles, and have more mbarriers: K and V are empty when a tile's products have read
 them; half of the entry buffer is full, or empty when all warps that read it have done its steps; an announced tile is
 full, or empty when they have read it; the next one is due.
@@ -39,7 +39,7 @@ def barrier_table(tiling: Tiling) -> dict[str, tuple[int, int]]:
             "ds_full": (tiling.stages_ds, tiling.reading_warps),
             "ds_empty": (tiling.stages_ds, tiling.reading_warps),
         }
-        readers = tiling.reading_warps + 3  # the dQ warp and the loading ones
+        readers = tiling.reading_warps + 3  # the dQ warps and the loading ones
         found |= {
             "keys_empty": (1, tiling.reading_warps),
             "entries_full": (2, 1),

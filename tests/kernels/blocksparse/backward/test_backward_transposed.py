@@ -28,10 +28,13 @@ from fuzz.compiling import obtain
 from fuzz.devices.cuda import build_of
 from fuzz.devices.emulator import Emulator
 from fuzz.devices.emulator.config import ALL_CHECKS
-from kernels.blocksparse.backward.mainloop_mma import release
+from kernels.blocksparse.backward.mainloop_mma import release, wait
 from kernels.blocksparse.backward.tiling import HALF, SHARED_MEMORY, choose_tiling
-from kernels.blocksparse.backward.transposed import kernel, loads, runs_loads, tile_scheduler, turns
+from kernels.blocksparse.backward.transposed import dq_warps, kernel, loads, runs_dq_warps, tile_scheduler, turns
 from kernels.blocksparse.compile.build import build
+from kernels.blocksparse.launch.backward import backward_variants
+from kernels.blocksparse.lists.builder import dense
+from kernels.blocksparse.lists.schedule import Schedule
 from kernels.blocksparse.lists.types import BlockSparse
 from kernels.blocksparse.lists.write_order import with_order
 from kernels.blocksparse.spec.signature import ordered
@@ -103,8 +106,8 @@ CUOBJDUMP = Path(find_spec("triton").origin).parent / "backends" / "nvidia" / "b
 @pytest.mark.parametrize(("dim", "mask", "deterministic"), covering([64, 128], MASKS, [False, True], strength=1))
 def test_products_run_beside_other_work_and_their_registers_are_not_spilled(dim, mask, deterministic, tmp_path):
     """ptxas names kernels whose wgmma it serialises: C7510 to C7514. The scheduling warp, which has the atomic add to
-    the tile counter, may spill: once for a tile and for each window. So may threads that multiply, once for a tile,
-    outside of the steps, and the dQ warp of ordered runs, whose steps may lie in two tiles."""
+    the tile counter, may spill: once for a tile and for each window. So may others, once for a tile, outside of the
+    steps, and the dQ warps of ordered runs, whose steps may lie in two tiles."""
     path = tmp_path / "kernel.ptx"
     of = variant(dim, mask, deterministic=deterministic)
     path.write_text(ptx_of(of, ARCH))
@@ -120,7 +123,8 @@ def test_products_run_beside_other_work_and_their_registers_are_not_spilled(dim,
         ordered_runs = "UBLKRED" in role and deterministic and choose_tiling(of, ARCH).runs
         if "ATOMG" in role or ordered_runs or not re.search("HGMMA|UTMALDG|UBLKRED", role):
             continue
-        steps = role[role.index("HGMMA") : role.rindex("HGMMA")] if "HGMMA" in role else role
+        what = next(what for what in ("HGMMA", "UTMALDG", "UBLKRED") if what in role)
+        steps = role[role.index(what) : role.rindex(what)] if role.count(what) > 1 else role
         assert not re.search(r"\b(STL|LDL)\b", steps)
     assert sum("ATOMG" in role for role in roles) == 1
 
@@ -141,7 +145,7 @@ def test_what_it_has_not_is_refused():
         build(variant(128, tile_n=64, tuning=(("transposed", 1),)), ARCH)
 
 
-WITH_RUNS = (("runs", 1),)
+WITH_RUNS, DELAYED = (("runs", 1),), (("delays", 1),)
 SPECS = {
     "full": Spec((150,), (130,), dim=128, tile_m=128),
     "band, ordered": Spec((150, 300), (330, 270), 2, 1, dim=128, tile_m=128, mask="causal", deterministic=True),
@@ -189,6 +193,9 @@ SPECS = {
     "runs of tiles, ordered, intervals, float16, a view": Spec(
         (1290,), (400,), 2, 1, dim=104, tile_m=128, mask="documents", dtype=torch.float16, view=True, deterministic=True
     ),
+    "full, ordered, dQ of the step before": Spec(
+        (300, 130), (330, 140), 2, 1, dim=64, tile_m=128, deterministic=True, tuning=DELAYED
+    ),
     "no runs, as asked": Spec((700,), (130,), 2, 1, dim=128, tile_m=128, tuning=(("runs", 0),)),
     "no runs with a soft cap": Spec((700,), (130,), 2, 1, dim=128, tile_m=128, softcap=1.5),
     "no keys": Spec((100, 60), (0, 60), dim=64, tile_m=64, mask="causal", packed=True),
@@ -204,6 +211,7 @@ OF_DAILY = (
     ),
     *("float32", "runs of tiles, three windows of pieces, packed", "no keys"),
     "runs of tiles, ordered, two windows of entries, packed",
+    "full, ordered, dQ of the step before",
 )
 
 
@@ -282,26 +290,26 @@ def test_runs_ascend_or_descend(order, runs, deterministic):
 
 
 @cute.jit
-def _always_open(w, block) -> Boolean:
+def _always_open(w, block, group) -> Boolean:
     return Boolean(True)
 
 
 @cute.jit
-def _never_open(w, block) -> Boolean:
+def _never_open(w, block, group) -> Boolean:
     return Boolean(False)
 
 
 @cute.jit
-def _release_read(w, block) -> None:
+def _release_read(w, block, group) -> None:
     cute.arch.cp_async_bulk_wait_group(0, read=True)
     cute.arch.fence_proxy("async.global")
-    release(w, block)
+    release(w, block, group)
 
 
 def changed(monkeypatch, spec, resident_ctas=9, **functions):
-    """`run` with other functions in runs_loads.py, and what the caller has changed."""
+    """`run` with other functions in runs_dq_warps.py, and what the caller has changed."""
     for name, function in functions.items():
-        monkeypatch.setattr(runs_loads, name, function)
+        monkeypatch.setattr(runs_dq_warps, name, function)
 
     def built(of, injection=NO_INJECTION):
         if of.kind != "backward":
@@ -332,10 +340,40 @@ def test_planted_bugs_of_steps_in_two_tiles_are_seen(bug, functions, monkeypatch
 
 
 @cute.jit
-def _keys_at_once(w, of_q, entry, part) -> None:
-    _, _, keys, _, _, key_tile, _, _, key_full = loads.side_of(w, of_q)
+def _acquire_one_for_both(w, block, group) -> None:
+    if cute.arch.lane_idx() == 0:
+        wait(w, block, group * 0)
+        cute.arch.fence_proxy("async.global")
+    cute.arch.sync_warp()
+
+
+@cute.jit
+def _empty_when_committed(group, later, needed) -> None:
+    cute.arch.sync_warp()
+    if needed:
+        turns.arrive_dq(turns.DqBarrier.EMPTY, group)
+
+
+@pytest.mark.parametrize(
+    ("bug", "name", "function"),
+    [
+        ("both dQ warps wait for the first warpgroup's semaphore", "acquire", _acquire_one_for_both),
+        ("a buffer is said to be empty before it has been read", "empty", _empty_when_committed),
+    ],
+)
+@pytest.mark.parametrize("dim", [64, nightly_unless(False, 128)])
+def test_planted_bugs_of_dq_warps_are_seen(bug, name, function, dim, monkeypatch):
+    monkeypatch.setattr(dq_warps, name, function)
+    *_, reports = changed(monkeypatch, replace(ORDERED, dim=dim))
+    assert any(r.status == "deadlock" or r.findings for r in reports), bug
+
+
+@cute.jit
+def _keys_at_once(w, sides, entry, part) -> None:
     if (entry == w.first_entry) & (part == 0):
-        loads.load_keys(w, keys, key_tile, w.head_kv, w.row, key_full)
+        for side in cutlass.range_constexpr(len(sides)):
+            _, _, keys, _, _, key_tile, _, _, key_full = loads.transfer_of(w, sides[side])
+            loads.load_keys(w, keys, key_tile, w.head_kv, w.row, key_full)
 
 
 @cute.jit
@@ -420,8 +458,23 @@ def test_dq_comes_a_step_later_where_ctas_wait_little():
 
     assert all(delays(64, mask, False) for mask in MASKS)
     assert delays(64, "band", True) and not delays(64, "none", True)
+    assert delays(64, "none", True, tuning=DELAYED) and not delays(64, "none", False, tuning=(("delays", 0),))
     assert delays(128, "band", False) and delays(128, "none", False, tuning=WITH_RUNS)
     assert not delays(128, "none", False) and not delays(128, "band", True)
+
+
+def test_the_launcher_knows_full_masks():
+    """Their rows are alike. Blocks at random have the same variant but for the tuning, and are slower with that."""
+
+    def tuning(dim, deterministic, blocks, **more):
+        q = torch.empty(1, 512, 2, dim, dtype=torch.bfloat16, device="meta")
+        return backward_variants(q, blocks, deterministic=deterministic, products="wgmma", **more)[1].tuning
+
+    full = dense(512, 512)
+    assert tuning(128, False, full) == WITH_RUNS and tuning(64, True, full) == DELAYED
+    assert tuning(128, True, full) == tuning(64, False, full) == tuning(128, False, full, softcap=1.0) == ()
+    listed = replace(full, schedule=Schedule("ascending"))
+    assert tuning(128, False, listed) == tuning(64, True, listed) == ()
 
 
 ORDERED = Spec((300, 130), (300, 140), 2, 1, dim=128, tile_m=128, mask="random", deterministic=True)
@@ -432,12 +485,13 @@ RUNS = Spec((900,), (770,), 2, 1, dim=128, tile_m=128, mask="causal", group_spli
 
 
 def bugs():
-    """Mutants of the backward kernel that this loop has the injection points of."""
+    """Mutants of the backward kernel that this loop has the injection points of. The lock of ranks_of_one_cta is that
+    of a CTA with a rank of its own, as here."""
     tuned = variant()
     points = set(type(_kernel(tuned)).INJECTION_POINTS)
     for name in MUTANTS:
         replaced = replaced_by(name)
-        if replaced and replaced <= points and name != "lock_is_n_block":
+        if replaced and replaced <= points and name not in ("lock_is_n_block", "ranks_of_one_cta"):
             yield name
 
 
@@ -499,4 +553,4 @@ def test_a_dq_warp_that_waits_forever_is_named():
     _, _, reports = run(replace(ORDERED, mask="window"), MUTANTS["lock_is_n_block"].injection.backward)
     assert [r.status for r in reports] == ["finished", "deadlock"]
     said = str(reports[-1])
-    assert re.search(r"warp 1 waits for semaphores\[[01], [01], [0-2]\] = \d to become \d", said), said
+    assert re.search(r"warp [12] waits for semaphores\[[01], [01], [01], [0-2]\] = \d to become \d", said), said

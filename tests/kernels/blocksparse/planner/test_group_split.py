@@ -87,13 +87,14 @@ def test_atomic_adds_of_rows_that_are_alike_go_through_one_head_after_the_other(
     assert concurrent_pairs(q, q, causal(8192, 8192), False) > 1
 
 
-@pytest.mark.parametrize("tokens, dim, pairs", [(8192, 256, 2), (2048, 256, 8), (8192, 128, PAIRS)])
-def test_rows_that_are_alike_have_few_concurrent_pairs_where_each_step_has_a_semaphore(tokens, dim, pairs):
-    """As many as for atomic adds; under another schedule, or in another order of a row, nothing says that they are."""
+@pytest.mark.parametrize("tokens, dim, pairs", [(8192, 256, 2), (2048, 256, 8), (8192, 128, 4), (8192, 64, 8)])
+def test_ordered_rows_that_are_alike_have_few_concurrent_pairs(tokens, dim, pairs):
+    """As many as the L2 cache holds; under another schedule, or in another order of a row, nothing says that they
+    are."""
     blocks, q = dense(tokens, tokens), torch.empty(2, tokens, 16, dim, dtype=torch.bfloat16, device="meta")
     lists = halve_keys(blocks, tokens) if dim > 128 else blocks
     assert lists.schedule.alike and concurrent_pairs(q, q, lists, True) == pairs
-    assert dim == 128 or pairs == concurrent_pairs(q, q, lists, False)
+    assert dim <= 128 or pairs == concurrent_pairs(q, q, lists, False)
     many = concurrent_pairs(q, q, with_order(lists, Schedule("ascending")), True)
     assert many == concurrent_pairs(q, q, replace(lists, merged=False), True) > 2
 
