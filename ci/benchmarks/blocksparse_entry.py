@@ -6,9 +6,11 @@ crash costs one entry. Only measuring is exclusive: the process that holds the l
 measured before and after the block-sparse kernels, so that disturbance by another process's first call shows as a
 difference.
 
-Times are device times: the stream is first kept busy (`torch.cuda._sleep`) until the host has queued all repeats, and
-each repeat stands between two events; the median counts. So neither side pays for its Python. Whatever is compared is
-measured in turn, ROUNDS times, and the least median counts: another process's first call disturbs one round, not all.
+Times are device times, of a GPU that the same call has kept busy for SETTLE seconds: where it is at its power limit, as
+with full masks, its clock is lower than after a pause or after another call. Then the stream is kept busy
+(`torch.cuda._sleep`) until the host has queued all repeats, and each repeat stands between two events; the median
+counts. So neither side pays for its Python. Whatever is compared is measured in turn, ROUNDS times, and the least
+median counts: another process's first call disturbs one round, not all.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from kernels.blocksparse.planner.planner import least_blocking
 from kernels.blocksparse.spec.variant import forward_products
 
 SECONDS = 0.06  # of device time for one measurement
+SETTLE = 0.15  # of device time before it
 ROUNDS = 3
 Emit = Callable[[dict[str, Any]], None]
 
@@ -90,6 +93,9 @@ def milliseconds(call: Callable[[], Any], cuda: bool) -> float:
     call()
     torch.cuda.synchronize()
     once = time.perf_counter() - began
+    for _ in range(int(SETTLE / once)):
+        call()
+    torch.cuda.synchronize()
     repeats = max(5, min(30, int(SECONDS / once)))
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
     torch.cuda._sleep(int(repeats * 1.5e6))  # about 0.9 ms of host time for each repeat
