@@ -274,10 +274,10 @@ def is_full(products: str, mask: str, tiles: tuple[int, int]) -> bool:
 
 
 def tuning_of_full(padded: int, ordered: bool, softcap: bool) -> tuple[tuple[str, int], ...]:
-    """The tuning of the backward kernel for full masks, of a padded head dim: at 128 steps of 80 queries, with atomic
-    adds; at 64 dQ of the step before, with ordered ones. Blocks at random, which are the same variant but for that, are
-    slower with either, and so are ordered adds at 128: docs/performance/log.md."""
-    if padded == 128 and not ordered and not softcap:
+    """The tuning of the backward kernel for full masks, of a padded head dim: at 128 steps of 80 queries; at 64 dQ of
+    the step before, with ordered adds too. Blocks at random, which are the same variant but for that, are slower with
+    either: docs/performance/log.md."""
+    if padded == 128 and not softcap:
         return (("runs", 1),)
     return (("delays", 1),) if padded == 64 and ordered else ()
 
