@@ -233,10 +233,122 @@ WGMMA_ARGUMENTS = (
         near=r"wgmma\.commit_group[^\n]*\n(.*\n){0,4}\tsetp\.lt\.s32 \t(%p\d+), %r\d+, 1;\n\t@\2 bra",
         targets=_WGMMA,
     ),
+    Argument(
+        "elect.sync meets the lanes",
+        "elect.sync, behind the barrier, makes all lanes wait for each other too. Between the two they read what the "
+        "scheduling warp has announced. The copy that the elected lane starts may arrive at the mbarrier before the "
+        "other one says how many bytes it brings: the phase does not end before both.",
+        ("barrier_dropped",),
+        r"bar\.warp\.sync",
+        "same_bits",
+        kinds=("backward",),
+        follows=r"(\t(and|mad|shl|add|ld\.shared)[^\n]*\n){0,6}\telect\.sync",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "awaited with K",
+        "The copies of a cut-off tile of V are awaited with those of K, which the same warp loads right after it. The "
+        "multiplying warps wait for the mbarriers of both before they read either.",
+        ("commit_dropped", "wait_dropped", "wait_weakened"),
+        r"cp\.async\.(commit_group|wait_group 0);",
+        "same_bits",
+        kinds=("backward",),
+        configs="_ordered_",
+        near=r"mbarrier\.arrive\.shared\.b64 %rd\d+, \[%r1\+216656\]",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "awaited with Q's copies",
+        "The copies of a cut-off step of dO are awaited with those of Q, which the same warp loads right after it. The "
+        "multiplying warps wait for Q first.",
+        ("commit_dropped", "wait_dropped", "wait_weakened"),
+        r"cp\.async\.(commit_group|wait_group 0);",
+        "same_bits",
+        kinds=("backward",),
+        configs="_ordered_",
+        follows=r"(.*\n){3,10}.*add\.s32 \t%r\d+, %r\d+, 231800;",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "an odd number arrives",
+        "31 lanes arrive at an mbarrier in place of the one of the 32, after all of them have met: 31 phases end in "
+        "place of one. Waits go by the phase's parity, which is that of one.",
+        ("guard_negated",),
+        r"@%p\d+ bra",
+        "same_bits",
+        kinds=("backward",),
+        near=r"bar\.warp\.sync \t-1;\n\t@%p\d+ bra[^\n]*\n\tmov\.b32 \t(%r\d+), 1;\n"
+        r"\tmbarrier\.arrive\.shared\.b64 %rd\d+, \[%r1\+\d+\], \1;\n\$L",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "both or neither",
+        "Where a sequence's rows start and how many it has are two tensors that are given together, or not at all: "
+        "whether one pointer is null is whether the other one is.",
+        ("parameter_wrong",),
+        r"ld\.param\.b64 %rd\d+, \[\w+_param_50\];",
+        "same_bits",
+        kinds=("backward",),
+        after=r"_param_51\];",
+        near=r"ld\.param\.b64 \t(%rd\d+), \[\w+_param_50\];\n\tsetp\.eq\.b64 \t%p\d+, \1, 0;",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "a loop that runs",
+        "Whether a tile has blocks to loop over: that it has one at least was asked right before.",
+        ("compare_shifted",),
+        r"setp\.ge\.s32 %p\d+, %r\d+, %r\d+;",
+        "same_values",
+        near=r"setp\.lt\.s32 \t(%p\d+), (%r\d+), 1;\n\t@\1 bra[^\n]*\n\tshl\.b32 \t(%r\d+), [^\n]*\n"
+        r"\tadd\.s32 \t(%r\d+), \2, \3;\n\tsetp\.ge\.s32 \t%p\d+, \3, \4;",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "another number for all",
+        "All threads that multiply meet at the number of a barrier that no other instruction of the kernel uses.",
+        ("named_barrier_wrong",),
+        r"bar\.sync 0, 256;",
+        "same_bits",
+        kinds=("backward",),
+        after=r"bar\.sync 1, 256;",
+        lacks=r"\bbar\.(sync|arrive)\s+(1\b|%)",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "all lanes of a row have it",
+        "Of the lanes that share a row, one stores its LSE and delta. All of them have read the LSE and have the same "
+        "sum, so the others store the same numbers.",
+        ("guarded_dropped",),
+        r"@%p\d+ bra",
+        "same_bits",
+        kinds=("preprocess",),
+        near=r"shfl\.sync\.bfly\.b32 [^\n]*\n\tadd\.f32 [^\n]*\n\t@%p\d+ bra[^\n]*\n"
+        r"\tsetp\.eq\.f32 \t%p\d+, %r\d+, 0fFF800000;",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "a mask that hides nothing",
+        "A block that ends with the keys is masked as one that they end in. None of its keys is past them.",
+        ("compare_shifted",),
+        r"setp\.gt\.s32 %p\d+, %r\d+, %r\d+;",
+        "same_bits",
+        kinds=("forward",),
+        after=r"setp\.ge\.s32",
+        near=r"add\.s32 \t(%r\d+), %r\d+, 128;\n\tsetp\.gt\.s32 \t(%p\d+), \1, %r\d+;\n\tor\.pred \t%p\d+, %p\d+, \2;",
+        targets=_WGMMA,
+    ),
 )  # fmt: skip
 
 # Of bugs that are bugs: see REMARKS of equivalence.py.
 WGMMA_REMARKS = (
+    ("barrier_dropped", "backward", r"fence\.proxy\.async\.global;", r"ld\.acquire\.gpu",
+     "PTX asks for this fence between the acquire, of the generic proxy, and the reductions, of the async one. The "
+     "emulated GPU orders them without it: the sums are accessed by the async proxy on both sides."),
+    *((operator, "backward", r"cp\.async\.bulk\.wait_group 0;", r"ld\.acquire\.gpu",
+       "A step in two tiles releases the first one before it waits for the second, and before its adds are complete. "
+       "It shows where the second tile has to be waited for, and another CTA waits for the first: one case of the list "
+       "comes to it. A test plants this bug (test_planted_bugs_of_steps_in_two_tiles_are_seen).")
+      for operator in ("bulk_group_dropped", "bulk_wait_weakened")),
     ("barrier_dropped", "forward", r"bar\.sync %r\d+, 128;", "",
      "Each warp reads rows of Q and writes rows of O of its own on the emulated GPU. PTX does not say which rows of A "
      "a warp reads."),

@@ -73,13 +73,52 @@ $L__BB0_2:
 DO_WAIT = "mbarrier.try_wait.parity.shared.b64 P1, [%r21], %r30, 10000000;"
 ADDRESS = "\tadd.s64 \t%rd1, %rd2, 14;\n\tand.b64 \t%rd3, %rd1, -16;\n"
 SCALE = "\tmov.b32 \t%r1, 1;\n\tsetp.ne.b32 \tp, %r1, 0;\n"
+ELECTED = """
+	bar.warp.sync 	-1;
+	and.b32 	%r1, %r2, 1;
+	ld.shared.b32 	%r3, [%r1+231680];
+	elect.sync 	%r4|%p1, -1;
+"""
+TAIL_OF_V = """
+	cp.async.commit_group;
+	cp.async.wait_group 	0;
+	fence.proxy.async.shared::cta;
+	bar.warp.sync 	-1;
+	@%p1 bra 	$L__BB0_1;
+	mov.b32 	%r5, 1;
+	mbarrier.arrive.shared.b64 %rd1, [%r1+216656], %r5;
+$L__BB0_1:
+"""
+TAIL_OF_DO = """
+	cp.async.wait_group 	0;
+	fence.proxy.async.shared::cta;
+	bar.warp.sync 	-1;
+	@%p1 bra 	$L__BB0_1;
+	add.s32 	%r2, %r3, 231800;
+"""
+STARTS = "\tld.param.b64 \t%rd1, [k_param_50];\n\tsetp.eq.b64 \t%p1, %rd1, 0;\n"
+LOOP = """
+	setp.lt.s32 	%p1, %r1, 1;
+	@%p1 bra 	$L__BB0_1;
+	shl.b32 	%r2, %r9, 5;
+	add.s32 	%r3, %r1, %r2;
+	setp.ge.s32 	%p2, %r2, %r3;
+"""
+MAIN = "\tbar.sync \t0, 256;\n\tret;\n"
+ROW = """
+	shfl.sync.bfly.b32 	%r1, %r2, 8, 31, -1;
+	add.f32 	%r3, %r2, %r1;
+	@%p1 bra 	$L__BB0_1;
+	setp.eq.f32 	%p2, %r4, 0fFF800000;
+"""
+END_OF_KEYS = "\tadd.s32 \t%r1, %r2, 128;\n\tsetp.gt.s32 \t%p1, %r1, %r3;\n\tor.pred \t%p2, %p3, %p1;\n"
 
 
 def status(text: str, operator: str, before: str, after: str, kind: str, **seen: bool) -> tuple[str, str]:
     """Status of the mutant of the line `before` (the middle one of several), and the argument that gives it."""
     there = [x for x in lines(text) if x.text == before]
     line = there[len(there) // 2]
-    bug = PtxMutant("c", kind, operator, line.number, before, after, target="blocksparse.wgmma")
+    bug = PtxMutant("c_ordered_", kind, operator, line.number, before, after, target="blocksparse.wgmma")
     evidence = {"same_bits": True, "same_values": False} | seen
     found = judged(Result(bug.id, bug, "missed", looked=True, reaching=1, **evidence), lambda _: text)
     return found.status, found.rule
@@ -105,6 +144,18 @@ def status(text: str, operator: str, before: str, after: str, kind: str, **seen:
         ("awaited with Q", RING, "phase_not_awaited", DO_WAIT, "setp.eq.s32 P1, 0, 0;", "backward"),
         ("rounded to 16 bytes", ADDRESS, "immediate_off_by_one", "add.s64 %rd1, %rd2, 14;", "add.s64 %rd1, %rd2, 13;",
          "preprocess"),
+        ("elect.sync meets the lanes", ELECTED, "barrier_dropped", "bar.warp.sync -1;", ";", "backward"),
+        ("awaited with K", TAIL_OF_V, "commit_dropped", "cp.async.commit_group;", ";", "backward"),
+        ("awaited with Q's copies", TAIL_OF_DO, "wait_weakened", "cp.async.wait_group 0;", "cp.async.wait_group 1;",
+         "backward"),
+        ("an odd number arrives", TAIL_OF_V, "guard_negated", "@%p1 bra $L__BB0_1;", "@!%p1 bra $L__BB0_1;",
+         "backward"),
+        ("both or neither", STARTS, "parameter_wrong", "ld.param.b64 %rd1, [k_param_50];",
+         "ld.param.b64 %rd1, [k_param_51];", "backward"),
+        ("another number for all", MAIN, "named_barrier_wrong", "bar.sync 0, 256;", "bar.sync 1, 256;", "backward"),
+        ("all lanes of a row have it", ROW, "guarded_dropped", "@%p1 bra $L__BB0_1;", ";", "preprocess"),
+        ("a mask that hides nothing", END_OF_KEYS, "compare_shifted", "setp.gt.s32 %p1, %r1, %r3;",
+         "setp.ge.s32 %p1, %r1, %r3;", "forward"),
         ("it adds to the accumulators", SCALE, "bound_shifted", "setp.ne.b32 p, %r1, 0;", "setp.ne.b32 p, %r1, -1;",
          "forward"),
     ],
@@ -150,12 +201,34 @@ def test_an_argument_needs_its_instruction_and_the_evidence(rule, text, operator
          "wgmma.wait_group.sync.aligned 2;", "backward"),
         (ADDRESS.replace("-16", "-8"), "immediate_off_by_one", "add.s64 %rd1, %rd2, 14;", "add.s64 %rd1, %rd2, 13;",
          "preprocess"),
+        # shared memory is written between the two; V's mbarrier is another one; no more bytes are said to come
+        (ELECTED.replace("ld.shared.b32 \t%r3, [%r1+231680]", "st.shared.b32 \t[%r1], %r3"), "barrier_dropped",
+         "bar.warp.sync -1;", ";", "backward"),
+        (TAIL_OF_V.replace("216656", "216664"), "commit_dropped", "cp.async.commit_group;", ";", "backward"),
+        (TAIL_OF_DO.replace("231800", "231768"), "wait_weakened", "cp.async.wait_group 0;", "cp.async.wait_group 1;",
+         "backward"),
+        # another count than 1; another pointer; a number that is in use; a sum that is stored before it is complete
+        (TAIL_OF_V.replace("%r5, 1;", "%r5, 2;"), "guard_negated", "@%p1 bra $L__BB0_1;", "@!%p1 bra $L__BB0_1;",
+         "backward"),
+        (STARTS, "parameter_wrong", "ld.param.b64 %rd1, [k_param_50];", "ld.param.b64 %rd1, [k_param_53];",
+         "backward"),
+        (MAIN.replace("ret;", "bar.arrive \t1, 160;"), "named_barrier_wrong", "bar.sync 0, 256;", "bar.sync 1, 256;",
+         "backward"),
+        (ROW.replace("add.f32", "mul.f32"), "guarded_dropped", "@%p1 bra $L__BB0_1;", ";", "preprocess"),
+        (END_OF_KEYS, "compare_shifted", "setp.gt.s32 %p1, %r1, %r3;", "setp.lt.s32 %p1, %r1, %r3;", "forward"),
         (SCALE.replace(", 1;", ", 0;"), "bound_shifted", "setp.ne.b32 p, %r1, 0;", "setp.ne.b32 p, %r1, -1;",
          "forward"),
     ],
 )  # fmt: skip
 def test_a_near_miss_is_missed(text, operator, before, after, kind):
     assert status(text, operator, before, after, kind)[0] == "missed"
+
+
+def test_a_loop_runs_where_that_was_asked():
+    changed = ("compare_shifted", "setp.ge.s32 %p2, %r2, %r3;", "setp.gt.s32 %p2, %r2, %r3;", "backward")
+    assert status(LOOP, *changed, same_values=True) == ("equivalent", "a loop that runs")
+    assert status(LOOP, *changed)[0] == "missed"
+    assert status(LOOP.replace("%r1, 1;", "%r1, 0;"), *changed, same_values=True)[0] == "missed"
 
 
 def test_arguments_are_of_these_kernels_alone():
