@@ -18,8 +18,9 @@ from torch import Tensor
 from fuzz.core.case import Case
 from fuzz.targets.blocksparse import two_calls
 from kernels.blocksparse.lists import bands, from_mask, intervals, linear, ranges
+from kernels.blocksparse.lists.builder import dense
 from kernels.blocksparse.lists.halves import halve_keys
-from kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, Schedule, permutation
+from kernels.blocksparse.lists.schedule import ALIKE, ASCENDING, DESCENDING, Schedule, permutation
 from kernels.blocksparse.lists.types import Bits, BlockList, BlockLists, BlockSparse
 from kernels.blocksparse.lists.write_order import with_order
 from kernels.blocksparse.planner.planner import least_blocking
@@ -27,7 +28,7 @@ from kernels.blocksparse.spec.variant import LARGE_TILES, LARGEST_DIM, PAIR_KEYS
 from oracles.masks import Causal, Full, Window, kinds, varies_by_batch, varies_by_head
 from oracles.problem import AnyProblem, cumulative, dense_mask
 
-MASKS = ("bits", "intervals", "band")
+MASKS = ("bits", "intervals", "band", "none")
 LISTS = ("csr", "padded", "compact")
 HALVED = "halved"  # lists over tiles of 128 keys, of which halve_keys makes such over 64
 FASTEST = "fastest"  # products of the forward kernel: what the arch has best
@@ -75,13 +76,19 @@ def products_of(case: Case, arch: str) -> str:
     return forward_products(arch, int(options["tile_m"])) if named == FASTEST else named
 
 
-MASKS_OF: dict[str, frozenset[str]] = {"band": frozenset({"full", "causal", "window"}), "intervals": _ROWS}
+MASKS_OF: dict[str, frozenset[str]] = {
+    "band": frozenset({"full", "causal", "window"}),
+    "intervals": _ROWS,
+    "none": frozenset({"full"}),
+}
 """The kinds of masks that partial blocks can be masked by, where these are not all."""
 
 
 def expressible(problem: AnyProblem, mask: str) -> bool:
     """True if partial blocks of this problem can be masked that way: bits always; a band where the mask is one;
-    intervals where every row has few of them."""
+    intervals where every row has few of them; none where there are no partial blocks, as every key is seen."""
+    if mask == "none":
+        return isinstance(problem.mask, Full)
     if mask == "band":
         return isinstance(problem.mask, Full | Causal | Window)
     return mask == "bits" or kinds(problem.mask) <= _ROWS
@@ -150,6 +157,8 @@ def _planned(p: AnyProblem, options: Mapping[str, str | int | bool], made: Block
 
 def _built(p: AnyProblem, options: Mapping[str, str | int | bool], tiles: dict[str, Any]) -> BlockSparse:
     """Lists of these tiles by the builder of the mask's kind. tiles: sizes, directions and schedule."""
+    if options["mask"] == "none":
+        return dense(p.lengths_q, p.lengths_k, device="cpu", **tiles)
     if options["mask"] == "band":
         left, right, align = _band(p)
         return bands.band(p.lengths_q, p.lengths_k, left=left, right=right, align=align, device="cpu", **tiles)
@@ -218,7 +227,8 @@ def schedule_of(case: Case, *, paired: bool = False) -> Schedule:
 
 def _schedule(p: AnyProblem, options: Mapping[str, str | int | bool], seed: int) -> Schedule:
     if options["schedule"] != "shuffled":
-        return DESCENDING if options["schedule"] == "descending" else ASCENDING
+        ascending = ALIKE if options["mask"] == "none" else ASCENDING
+        return DESCENDING if options["schedule"] == "descending" else ascending
     n_blocks = -(-p.len_k // int(options["tile_n"]))
     draw = torch.Generator().manual_seed(seed)
     # An order has an axis only where the lists have it.

@@ -71,6 +71,7 @@ def blocksparse_text(case: Case, mutant: str) -> Text:
         "bits": "kernels.blocksparse.lists.from_mask import from_mask",
         "intervals": "kernels.blocksparse.lists.intervals import intervals",
         "band": "kernels.blocksparse.lists.bands import band",
+        "none": "kernels.blocksparse.lists.builder import dense",
     }
     source = (
         "kernels.mutants.blocksparse.table import MUTANTS" if mutant else f"kernels.blocksparse.api import {kernel}"
@@ -84,7 +85,7 @@ def blocksparse_text(case: Case, mutant: str) -> Text:
         parts += [two_calls.keys_of_parity, two_calls.listed, two_calls.beside]
     if parts:
         lines += ["from torch import Tensor  # noqa: E402", *(f"\n\n{inspect.getsource(part)}" for part in parts)]
-    return Text(tuple(call), ("import sys",), "\n".join(lines), how != "band", lse=True)
+    return Text(tuple(call), ("import sys",), "\n".join(lines), how not in ("band", "none"), lse=True)
 
 
 _PLANNER = "kernels.blocksparse.planner.planner import least_blocking"
@@ -98,7 +99,7 @@ _HALVES = (
     "kernels.blocksparse.lists.halves import halve_keys",
     "kernels.blocksparse.lists.write_order import with_order",
 )
-_SCHEDULES = "kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, permutation"
+_SCHEDULES = "kernels.blocksparse.lists.schedule import ALIKE, ASCENDING, DESCENDING, permutation"
 
 
 def _built(case: Case, tiles: str) -> str:
@@ -109,13 +110,14 @@ def _built(case: Case, tiles: str) -> str:
         "bits": f"from_mask(keep, {lengths}, {tiles})",
         "intervals": f"intervals(bounds, {lengths}, {tiles})",
         "band": f"band({lengths}, {_sides(case)}, {tiles}, device=q.device)",
+        "none": f"dense({lengths}, {tiles}, device=q.device)",
     }[str(options_of(case)["mask"])]
 
 
 def _schedule(case: Case, *, paired: bool = False) -> str:
     schedule = schedule_of(case, paired=paired)
     if schedule.positions is None:
-        return {"ascending": "ASCENDING", "descending": "DESCENDING"}[schedule.kind]
+        return "ALIKE" if schedule.alike else schedule.kind.upper()
     return f"permutation(torch.tensor({schedule.positions.tolist()}, dtype=torch.int32, device=q.device))"
 
 

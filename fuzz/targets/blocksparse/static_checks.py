@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fuzz.core.case import Case
-from fuzz.targets.blocksparse.block_lists import options_of
+from fuzz.targets.blocksparse.block_lists import options_of, schedule_of
 from kernels.blocksparse.lists.types import BlockSparse
 from kernels.blocksparse.spec.variant import PAIR_KEYS
 from oracles import block_lists, dq_visits
@@ -22,13 +22,15 @@ def shapes_of(case: Case) -> tuple[Tensor, BlockSparse, dict[str, str | int | bo
 
     p, options = case.problem, options_of(case)
     none: Any = None
-    mask: Any = {"bits": Bits(none, none), "intervals": Intervals(none), "band": Band(0, 0, none)}[str(options["mask"])]
+    masks = {"bits": Bits(none, none), "intervals": Intervals(none), "band": Band(0, 0, none)}
+    mask = masks.get(str(options["mask"]))
+    schedule = ASCENDING if options["schedule"] == "planned" else schedule_of(case)  # a plan's rows are not alike
     q = torch.empty((1, 1, 1, p.dim), dtype=p.torch_dtype, device="meta")
     tile_m, tile_n, wide = (int(options[name]) for name in ("tile_m", "tile_n", "wide"))
-    beside = BlockSparse(none, none, mask, wide, tile_n, ASCENDING) if wide else None
+    beside = BlockSparse(none, none, mask, wide, tile_n, schedule) if wide else None
     keys = int(options["paired"])
-    paired = BlockSparse(none, none, mask, 128, keys, ASCENDING) if keys else None
-    return q, BlockSparse(none, none, mask, tile_m, tile_n, ASCENDING, wide=beside, paired=paired), options
+    paired = BlockSparse(none, none, mask, 128, keys, schedule) if keys else None
+    return q, BlockSparse(none, none, mask, tile_m, tile_n, schedule, wide=beside, paired=paired), options
 
 
 def as_metadata(blocks: BlockSparse) -> block_lists.CheckedLists:

@@ -3,9 +3,10 @@
 A compile costs seconds, so dtype, head dim and softcap each bring one or two choices of tiles, mask and determinism
 with them, laid out so that every pair of choices occurs up to head dim 128; the mask kind that only some problems can
 have is drawn twice as often where it can be, or half as often again where bits are deterministic. Larger dims have one
-kernel each: tiles of 64 keys and bits. Wide tiles, which only forward kernels have, cost one more of these kernels: the
-backward pass is that of another choice. What costs no compile (layout of the lists, schedule; on the emulator the
-number of resident CTAs and the order of warps; keys in two calls) varies freely.
+kernel each: tiles of 64 keys and bits. Where every key is seen, dims 64 and 128 have one more, for lists of full blocks
+alone. Wide tiles, which only forward kernels have, cost one more of these kernels: the backward pass is that of another
+choice. What costs no compile (layout of the lists, schedule; on the emulator the number of resident CTAs and the order
+of warps; keys in two calls) varies freely.
 """
 
 from __future__ import annotations
@@ -95,6 +96,7 @@ def variants_for(problem: AnyProblem, *, emulated: bool, on_gpu: bool = False) -
     first, *special = _with_products(problem, emulated)
     ordered = bool(special) and problem.backward and first["deterministic"]
     kernels = [first] * 2 + special * 3 if ordered else [first] + special * 2
+    kernels += _with_full_lists(problem, emulated) * 2
     kernels += [] if on_gpu else _on_blackwell(problem)
     kernels += wide_kernels(problem, "wgmma", named=emulated)
     kernels += [] if on_gpu else wide_kernels(problem, "tcgen05")
@@ -135,6 +137,14 @@ def _with_products(problem: AnyProblem, emulated: bool) -> list[dict[str, Any]]:
     if not emulated:
         return [kernel | ({"products": "mma"} if capped else {}) for kernel in kernels_for(problem)]
     return [kernel | ({"products": "wgmma"} if (at + i) % 2 else {}) for i, kernel in enumerate(kernels_for(problem))]
+
+
+def _with_full_lists(problem: AnyProblem, emulated: bool) -> list[dict[str, Any]]:
+    """The kernel for lists of full blocks alone, where every key is seen: of tiles for which Hopper's backward kernel
+    has a tuning of its own there (`tuning_of_full`), with ordered adds in bfloat16."""
+    if not expressible(problem, "none") or padded_dim(problem.dim) not in (64, 128) or problem.softcap:
+        return []
+    return [_kernel(128, 128, "none", problem.dtype == "bfloat16") | ({"products": "wgmma"} if emulated else {})]
 
 
 def _on_blackwell(problem: AnyProblem) -> list[dict[str, Any]]:

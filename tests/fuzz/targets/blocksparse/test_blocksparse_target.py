@@ -48,14 +48,14 @@ def test_a_thousand_cases_need_tens_of_kernels_that_cover_every_choice() -> None
     builds = [json.loads(build.options) for build in plan(wanted, "sm_90a").builds]
     kinds = Counter(one["kind"] for one in builds)
     attention = kinds["forward"] + kinds["backward"]
-    assert attention < 80 and len(builds) - attention < attention / 2, kinds
+    assert attention < 90 and len(builds) - attention < attention / 2, kinds
     forward = [one for one in builds if one["kind"] == "forward"]
     for field, values in (
         ("dim_padded", 7),
         ("dtype", 2),
         ("tile_m", 3),
         ("tile_n", 2),
-        ("mask", 3),
+        ("mask", 4),
         ("softcap", 2),
         ("products", 2),
     ):
