@@ -22,7 +22,7 @@ from fuzz.targets.blocksparse.devices import emulator_there
 from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
 from fuzz.targets.blocksparse.gpu import GpuBlockSparse
 from fuzz.targets.blocksparse.target import BlockSparseTarget
-from fuzz.targets.blocksparse.variants import kernel_choices, kernels_for
+from fuzz.targets.blocksparse.variants import kernel_choices, kernels_for, variants_for
 from fuzz.targets.registry import load, targets
 from kernels.blocksparse.compile import runtime
 from kernels.blocksparse.spec.variant import Variant
@@ -61,10 +61,25 @@ def test_a_thousand_cases_need_tens_of_kernels_that_cover_every_choice() -> None
     ):
         assert len(Counter(one[field] for one in forward)) == values, field
     assert {one["deterministic"] for one in builds if one["kind"] == "backward"} == {False, True}
+    masked = [one for one in forward if one["mask"] != "none"]  # full blocks alone come with one choice of tiles
     for field, other in (("dtype", "mask"), ("tile_m", "mask"), ("tile_n", "mask"), ("tile_m", "tile_n")):
-        values = [{one[name] for one in forward} for name in (field, other)]
-        pairs = {(one[field], one[other]) for one in forward}
+        values = [{one[name] for one in masked} for name in (field, other)]
+        pairs = {(one[field], one[other]) for one in masked}
         assert pairs == set(product(*values)), (field, other)
+
+
+def test_full_masks_are_drawn_with_the_kernels_that_these_have_on_hopper() -> None:
+    """As `dense` makes their lists, ascending: their rows are alike, which the launcher has a tuning for."""
+    problem = Problem((900, 650), (640, 640), 2, 1, 128, 128, "bfloat16", mask=Full())
+    chosen = [one for one in variants_for(problem, emulated=False) if one["mask"] == "none"]
+    assert {(one["tile_m"], one["tile_n"], one["deterministic"]) for one in chosen} == {(128, 128, True)}
+    assert not any(one["mask"] == "none" for one in variants_for(replace(problem, mask=Causal()), emulated=False))
+    alike = {one["schedule"]: blocks_of(case(problem, **one)).schedule.alike for one in chosen}
+    assert alike.pop("ascending") and alike and not any(alike.values())
+    for one in chosen:
+        q, blocks, _ = shapes_of(case(problem, **one))
+        main = backward_variants(q, blocks, deterministic=True, products="wgmma")[-2]
+        assert main.tuning == ((("runs", 1),) if one["schedule"] == "ascending" else ())
 
 
 def test_sessions_draw_head_dims_to_256_and_on_a_gpu_crowds_of_ctas() -> None:

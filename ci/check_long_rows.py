@@ -1,0 +1,166 @@
+"""Block-sparse cases with rows of so many tiles that Hopper's backward kernel works through runs of them.
+
+    python ci/check_long_rows.py --cases 600 --jobs 12 --out ci/results/blocksparse_long_rows_h200.json
+    python ci/check_long_rows.py --cases 4 --device emulator                  on the emulated GPU: minutes
+
+A session's cases are small: few have five adjacent tiles of 128 queries, which are one run (NOTE [pieces] of
+kernels/blocksparse/backward/transposed/runs_loads.py), and rows that are alike in lists of full blocks. Here every case
+has 640 to 2,700 queries, head dim 64 to 128 and tiles of 128 × 128: full masks as `dense` makes their lists, causal
+masks and windows, documents; padded and packed; ordered and atomic adds; every order of launches. Each is judged as a
+session's cases are, ordered ones five times, bit for bit.
+
+Cases are shared among `--jobs` processes. One that has not ended all of its cases after `--seconds` is killed, and the
+cases that it has not told of count as lost. Exits with 1 unless every case passes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import msgspec
+
+from fuzz.core.case import Case, Inputs
+from fuzz.judging.judge import execute
+from fuzz.session.records import machine
+from fuzz.targets.registry import load
+from oracles.masks import Causal, Documents, Full, Mask, Window
+from oracles.problem import Dtype, Layout, Problem
+
+TILE, LEAST, MOST = 128, 640, 2700
+DTYPES: tuple[Dtype, ...] = ("bfloat16", "float16")
+LAYOUTS: tuple[Layout, ...] = ("padded", "packed")
+SCHEDULES = ("ascending", "descending", "shuffled", "planned")
+
+
+def drawn(seed: int, number: int) -> Case:
+    """Case `number` of a seed."""
+    draw = random.Random(f"{seed} {number}")
+    batch, heads_kv = draw.choice((1, 1, 2)), draw.choice((1, 2))
+    lengths_q = tuple(_length(draw) for _ in range(batch))
+    same = draw.choice((True, True, False))
+    lengths_k = lengths_q if same else tuple(max(8, _length(draw) // draw.choice((1, 2, 4))) for _ in range(batch))
+    mask, kind = _mask(draw, min(lengths_q))
+    variant: dict[str, Any] = {
+        "mask": kind,
+        "deterministic": draw.choice((True, True, False)),
+        "schedule": draw.choice((*SCHEDULES, "ascending", "descending")),
+    }
+    dim = draw.choice((64, 128, 128, 128, 104))
+    problem = Problem(
+        lengths_q,
+        lengths_k,
+        heads_kv * draw.choice((1, 2, 3)),
+        heads_kv,
+        dim,
+        dim,
+        draw.choice(DTYPES),
+        layout=draw.choice(LAYOUTS),
+        mask=mask,
+    )
+    return Case("blocksparse", problem, Inputs(seed=number), variant, repeats=5 if variant["deterministic"] else 2)
+
+
+def _length(draw: random.Random) -> int:
+    """Whole tiles half of the time."""
+    length = draw.randint(LEAST, MOST)
+    return length // TILE * TILE if draw.choice((True, False)) else length
+
+
+def _mask(draw: random.Random, length: int) -> tuple[Mask, str]:
+    """A mask, and the kind of lists that say it."""
+    kind = draw.choice(("full", "full", "causal", "causal", "window", "documents"))
+    if kind == "full":
+        return Full(), "none"
+    if kind == "causal":
+        return Causal(draw.choice(("top_left", "bottom_right"))), draw.choice(("band", "intervals"))
+    if kind == "window":
+        return Window(draw.randint(300, 1500), draw.choice((0, 0, 200)), "top_left"), "band"
+    bounds = sorted(draw.sample(range(1, length), draw.choice((1, 2))))
+    return Documents(tuple(bounds)), "intervals"
+
+
+def told(case: Case, device: str) -> dict[str, Any]:
+    """What became of a case. On the emulated GPU it asks for Hopper's kernels, which are not the default there."""
+    if device == "emulator":
+        case = msgspec.structs.replace(case, variant=case.variant | {"products": "wgmma"})
+    verdict = execute(case, load(case.target, device=device), lambda phase, limit: None)  # type: ignore[arg-type]
+    findings = [f"{one.oracle}: {one.message}"[:300] for one in verdict.findings]
+    return {"outcome": verdict.outcome, "ratio": verdict.ratio, "reason": verdict.reason[:200], "findings": findings}
+
+
+def share(options: argparse.Namespace) -> int:
+    """A process's own cases, a line of JSON for each."""
+    for number in range(options.share, options.cases, options.jobs):
+        print(json.dumps({"number": number} | told(drawn(options.seed, number), options.device)), flush=True)
+    return 0
+
+
+def gathered(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """What all processes have told, by number."""
+    command = [sys.executable, __file__, *sys.argv[1:], "--share"]
+    children = [
+        subprocess.Popen([*command, str(i)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        for i in range(options.jobs)
+    ]
+    until, lines = time.monotonic() + options.seconds, list[str]()
+    for child in children:
+        try:
+            out, _ = child.communicate(timeout=max(1.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            out, _ = child.communicate()
+        lines += out.splitlines()
+        print(f"{len(lines)}/{options.cases} cases", file=sys.stderr)
+    return sorted((json.loads(line) for line in lines if line.endswith("}")), key=lambda one: one["number"])
+
+
+def summary(options: argparse.Namespace, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Counts, the largest ratio of an error to its budget, and what did not pass."""
+    cases = {one["number"]: drawn(options.seed, one["number"]).variant for one in rows}
+    kinds = Counter(f"{of['mask']}, {'ordered' if of['deterministic'] else 'atomic'}" for of in cases.values())
+    lost = sorted(set(range(options.cases)) - cases.keys())
+    return {
+        "machine": machine(),
+        "command": " ".join(sys.argv),
+        "cases": options.cases,
+        "seed": options.seed,
+        "outcomes": dict(Counter(one["outcome"] for one in rows)),
+        "lost": lost,
+        "by_mask_and_adds": dict(sorted(kinds.items())),
+        "largest_ratio": max((one["ratio"] for one in rows), default=0.0),
+        "not_passed": [one for one in rows if one["outcome"] != "pass"],
+    }
+
+
+def main() -> int:
+    """Runs everything; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=600)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=600.0, help="for all cases")
+    parser.add_argument("--device", choices=("cuda", "emulator"), default="cuda")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--share", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.share is not None:
+        return share(options)
+    found = summary(options, gathered(options))
+    print(json.dumps(found, indent=1))
+    if options.out:
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
+    return 0 if found["outcomes"] == {"pass": options.cases} else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
