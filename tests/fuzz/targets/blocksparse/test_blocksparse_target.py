@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from itertools import product
 
+import msgspec
 import pytest
 from covering import covering, daily
 
@@ -17,14 +18,17 @@ from fuzz.session.draw import drawer_of, explore
 from fuzz.session.plan import plan as shards
 from fuzz.session.precompile.build_plan import plan
 from fuzz.session.settings import Settings
+from fuzz.targets.blocksparse.block_lists import blocks_of
 from fuzz.targets.blocksparse.catalog import CLASSES, MUTANTS
 from fuzz.targets.blocksparse.devices import emulator_there
 from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
 from fuzz.targets.blocksparse.gpu import GpuBlockSparse
+from fuzz.targets.blocksparse.static_checks import shapes_of
 from fuzz.targets.blocksparse.target import BlockSparseTarget
 from fuzz.targets.blocksparse.variants import kernel_choices, kernels_for, variants_for
 from fuzz.targets.registry import load, targets
 from kernels.blocksparse.compile import runtime
+from kernels.blocksparse.launch.backward import backward_variants
 from kernels.blocksparse.spec.variant import Variant
 from oracles.masks import Causal, Documents, Full, Intervals, PerHead, Tokens, Window
 from oracles.problem import Problem
@@ -73,7 +77,9 @@ def test_full_masks_are_drawn_with_the_kernels_that_these_have_on_hopper() -> No
     problem = Problem((900, 650), (640, 640), 2, 1, 128, 128, "bfloat16", mask=Full())
     chosen = [one for one in variants_for(problem, emulated=False) if one["mask"] == "none"]
     assert {(one["tile_m"], one["tile_n"], one["deterministic"]) for one in chosen} == {(128, 128, True)}
-    assert not any(one["mask"] == "none" for one in variants_for(replace(problem, mask=Causal()), emulated=False))
+    assert not any(
+        one["mask"] == "none" for one in variants_for(msgspec.structs.replace(problem, mask=Causal()), emulated=False)
+    )
     alike = {one["schedule"]: blocks_of(case(problem, **one)).schedule.alike for one in chosen}
     assert alike.pop("ascending") and alike and not any(alike.values())
     for one in chosen:

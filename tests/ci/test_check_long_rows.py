@@ -1,0 +1,58 @@
+"""ci/check_long_rows.py: its cases, and what it says of processes that do not end."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "ci"))
+
+import check_long_rows
+
+from fuzz.core.refusal import refusal
+from fuzz.targets.registry import load
+
+CASES = [check_long_rows.drawn(1, number) for number in range(150)]
+
+
+def test_every_case_has_runs_of_tiles_and_is_accepted():
+    target = load("blocksparse", device="cuda")
+    assert all(refusal(target, case) is None for case in CASES)
+    assert all(min(case.problem.lengths_q) >= 5 * check_long_rows.TILE for case in CASES)
+    assert {case.variant["mask"] for case in CASES} == {"none", "band", "intervals"}
+    assert {case.variant["deterministic"] for case in CASES} == {False, True}
+    assert CASES[7] == check_long_rows.drawn(1, 7) != check_long_rows.drawn(2, 7)
+
+
+def options(**values):
+    return argparse.Namespace(**{"cases": 4, "jobs": 2, "seed": 1, "seconds": 60.0, "device": "cuda"} | values)
+
+
+def test_a_case_that_nobody_told_of_is_lost():
+    rows = [{"number": 0, "outcome": "pass", "ratio": 0.5}, {"number": 2, "outcome": "fail", "ratio": 3.0}]
+    found = check_long_rows.summary(options(), rows)
+    assert found["lost"] == [1, 3] and found["outcomes"] == {"pass": 1, "fail": 1} and found["largest_ratio"] == 3.0
+    assert [one["number"] for one in found["not_passed"]] == [2] and json.dumps(found)
+
+
+def test_a_process_that_does_not_end_is_killed_and_what_it_told_counts(tmp_path, monkeypatch):
+    script = tmp_path / "child.py"
+    script.write_text(
+        "import sys, time\n"
+        "i = int(sys.argv[-1])\n"
+        'print(\'{"number": %d, "outcome": "pass", "ratio": 0.1}\' % i, flush=True)\n'
+        "time.sleep(600 * i)\n"
+    )
+    monkeypatch.setattr(check_long_rows, "__file__", str(script))
+    monkeypatch.setattr(sys, "argv", ["check_long_rows.py"])
+    rows = check_long_rows.gathered(options(seconds=3.0))
+    assert [one["number"] for one in rows] == [0, 1]
+
+
+@pytest.mark.nightly
+def test_a_long_case_passes_on_the_emulated_gpu():
+    assert check_long_rows.told(check_long_rows.drawn(1, 0), "emulator")["outcome"] == "pass"
