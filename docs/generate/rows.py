@@ -197,9 +197,9 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             ),
             "ptx_mutants_hopper_host",
             (*ORACLES, *EMULATOR, *BLOCKSPARSE),
-            commit="934a8b8a",
+            commit="f5cb20d8",
             machine="2 cores",
-            date="2026-11-26",
+            date="2026-11-27",
             command="python -m fuzz.score.ptx_mutants --target blocksparse.wgmma --count 205 --seed 2 --jobs 2",
         ),
         Row(

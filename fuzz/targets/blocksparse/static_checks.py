@@ -22,7 +22,7 @@ def shapes_of(case: Case) -> tuple[Tensor, BlockSparse, dict[str, str | int | bo
 
     p, options = case.problem, options_of(case)
     none: Any = None
-    masks = {"bits": Bits(none, none), "intervals": Intervals(none), "band": Band(0, 0, none)}
+    masks: dict[str, Any] = {"bits": Bits(none, none), "intervals": Intervals(none), "band": Band(0, 0, none)}
     mask = masks.get(str(options["mask"]))
     schedule = ASCENDING if options["schedule"] == "planned" else schedule_of(case)  # a plan's rows are not alike
     q = torch.empty((1, 1, 1, p.dim), dtype=p.torch_dtype, device="meta")
