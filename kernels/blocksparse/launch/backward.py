@@ -120,6 +120,13 @@ class Workspace:
         """Arguments: what CTAs count with, in global memory."""
         return {"tile_counter": self.tile_counter, "semaphores": self.semaphores}
 
+    def semaphores_of(self, main: Variant) -> Tensor:
+        """Those that a backward kernel takes: of several parts all or, where it uses one, the first: reports then name
+        no part."""
+        straight = main.tile_n == 64 or ("transposed", 0) in main.tuning
+        several = main.products == "wgmma" and (main.dim_padded > LARGEST_DIM[128] or not straight)
+        return self.semaphores if several or self.semaphores.dim() == 3 else self.semaphores[0]
+
 
 def backward(
     dq: Tensor,
@@ -459,6 +466,7 @@ def backward_launches(
             **workspace.dq,
             **workspace.dkv,
             **workspace.counters,
+            "semaphores": workspace.semaphores_of(main),
             **rows_of,
             **list_values(lists.partial, lists.full),
             "partial_rank": ranks[0],
