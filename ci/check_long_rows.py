@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import msgspec
 
 from fuzz.core.case import Case, Inputs
+from fuzz.core.target import Device
 from fuzz.judging.judge import execute
 from fuzz.session.records import machine
 from fuzz.targets.registry import load
@@ -89,11 +90,12 @@ def _mask(draw: random.Random, length: int) -> tuple[Mask, str]:
     return Documents(tuple(bounds)), "intervals"
 
 
-def told(case: Case, device: str) -> dict[str, Any]:
-    """What became of a case. On the emulated GPU it asks for Hopper's kernels, which are not the default there."""
+def told(case: Case, device: Device) -> dict[str, Any]:
+    """The outcome of a case, its largest error over its budget, and its findings. On the emulated GPU the case asks for
+    Hopper's kernels, which are not the default there."""
     if device == "emulator":
         case = msgspec.structs.replace(case, variant=case.variant | {"products": "wgmma"})
-    verdict = execute(case, load(case.target, device=device), lambda phase, limit: None)  # type: ignore[arg-type]
+    verdict = execute(case, load(case.target, device=device), lambda phase, limit: None)
     findings = [f"{one.oracle}: {one.message}"[:300] for one in verdict.findings]
     return {"outcome": verdict.outcome, "ratio": verdict.ratio, "reason": verdict.reason[:200], "findings": findings}
 
@@ -106,12 +108,9 @@ def share(options: argparse.Namespace) -> int:
 
 
 def gathered(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """What all processes have told, by number."""
+    """The results of all processes' cases, sorted by the cases' numbers."""
     command = [sys.executable, __file__, *sys.argv[1:], "--share"]
-    children = [
-        subprocess.Popen([*command, str(i)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        for i in range(options.jobs)
-    ]
+    children = [subprocess.Popen([*command, str(i)], stdout=subprocess.PIPE, text=True) for i in range(options.jobs)]
     until, lines = time.monotonic() + options.seconds, list[str]()
     for child in children:
         try:

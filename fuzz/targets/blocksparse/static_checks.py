@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fuzz.core.case import Case
-from fuzz.targets.blocksparse.block_lists import options_of, schedule_of
+from fuzz.targets.blocksparse.block_lists import options_of
 from kernels.blocksparse.lists.types import BlockSparse
 from kernels.blocksparse.spec.variant import PAIR_KEYS
 from oracles import block_lists, dq_visits
@@ -17,14 +17,14 @@ from oracles.problem import AnyProblem
 
 def shapes_of(case: Case) -> tuple[Tensor, BlockSparse, dict[str, str | int | bool]]:
     """q without storage, block lists without lists: what the kernels' own functions choose variants by."""
-    from kernels.blocksparse.lists.schedule import ASCENDING
+    from kernels.blocksparse.lists.schedule import ALIKE, ASCENDING
     from kernels.blocksparse.lists.types import Band, Bits, Intervals
 
     p, options = case.problem, options_of(case)
     none: Any = None
     masks: dict[str, Any] = {"bits": Bits(none, none), "intervals": Intervals(none), "band": Band(0, 0, none)}
     mask = masks.get(str(options["mask"]))
-    schedule = ASCENDING if options["schedule"] == "planned" else schedule_of(case)  # a plan's rows are not alike
+    schedule = ALIKE if (options["mask"], options["schedule"]) == ("none", "ascending") else ASCENDING
     q = torch.empty((1, 1, 1, p.dim), dtype=p.torch_dtype, device="meta")
     tile_m, tile_n, wide = (int(options[name]) for name in ("tile_m", "tile_n", "wide"))
     beside = BlockSparse(none, none, mask, wide, tile_n, schedule) if wide else None

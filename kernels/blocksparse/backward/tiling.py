@@ -248,10 +248,8 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
     may_run = (dim, tile_m) == (128, 128) and not variant.softcap
     runs = overrides.get("runs", int(variant.mask in OF_RUNS)) if may_run else 0
     delays = bool(overrides.get("delays", _delays_dq(variant, bool(runs))))
-    chosen = {
-        **{"transposed": 1, "step_m": step_m, "stages": 2, "stages_ds": 2, "wide_stores": 1},
-        **{"runs": runs, "delays": int(delays)},
-    }
+    chosen = {"transposed": 1, "step_m": step_m, "stages": 2, "stages_ds": 2, "wide_stores": 1, "runs": runs}
+    chosen["delays"] = int(delays)
     wrong = {name: value for name, value in overrides.items() if chosen.get(name) != value}
     if variant.products != "wgmma" or tile_n != 128 or wrong or step_m not in (64, 128):
         raise ValueError(

@@ -45,7 +45,8 @@ def load_all(w, head_kv: Int32, first_key: Int64) -> None:
 
 
 class Side(Enum):
-    """What a step loads, and a tile of keys with it: a loading warp of a persistent CTA has one side, or both."""
+    """The two sides of a persistent CTA's loads, each of a step and of its tile of keys. A loading warp has one or
+    both."""
 
     Q = "Q and LSE, and K"
     DO = "dO and delta, and V"
