@@ -67,6 +67,7 @@ class Tiling:
                  take whole steps in turns; 0: another loop
     runs         runs of unmasked tiles are worked through in steps of RUN_STEP queries: transposed/runs_kernel.py
     by_gradient  a transposed loop whose warpgroups have dV and dK: by_gradient/kernel.py
+    stages_dq    buffers for dQ of each multiplying warpgroup of a transposed loop, until its dQ warp has added it
     delays_dq    a step of the transposed loop computes dQ of the step before: NOTE [delayed dQ] of
                  transposed/mainloop.py; with runs, in their steps. The tuning key is "delays"
     takes_late   persistent CTAs take the next tile when all steps of theirs are loaded: ordered adds beyond head dim
@@ -95,6 +96,7 @@ class Tiling:
     by_gradient: bool = False
     takes_late: bool = False
     delays_dq: bool = False
+    stages_dq: int = 1
 
     @property
     def threads(self) -> int:
@@ -147,11 +149,11 @@ class Tiling:
     @property
     def shared_bytes(self) -> int:
         """Shared memory that the kernel asks for, in bytes."""
-        sums = 4 * self.stage_rows * self.dim * self.transposed
+        sums = 4 * self.stage_rows * self.dim * self.stages_dq * self.transposed
         if self.by_gradient:  # a piece of dQ for each warpgroup, P, and Q's second stage beside one of dO
             sums = 4 * self.step_m * (2 * DQ_COLUMNS + self.tile_n) + 2 * self.step_m * (self.dim + 2)
         if self.persistent or self.step_groups:
-            sums += 2 * self.step_m * (self.dim + 2) * (self.stages_q - self.stages)
+            sums += 2 * self.stage_rows * (self.dim + 2) * (self.stages_q - self.stages)
         scores = self.stages_p * (not self.transposed) + self.stages_ds
         return _shared_bytes(self.stage_rows, self.tile_n, self.dim, self.stages, scores) + sums
 
@@ -167,7 +169,8 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
 
     `variant.tuning` may set step_m, stages, stages_ds and wide_stores (0 or 1). By wgmma it may also set transposed: 0
     asks for the straight loop where tiles have 128 keys; runs: 0 asks for steps of 64 queries alone, 1 for runs
-    whatever the mask; and delays: 1 asks for dQ of the step before, 0 for that of the step itself. With the straight
+    whatever the mask; delays: 1 asks for dQ of the step before, 0 for that of the step itself; and stages_dq: 1 or 2
+    buffers of dQ, at head dim 128 without runs. With the straight
     loop it may set stages_p (1 or 2), for tiles of 64 keys, and, with ordered adds, releaser (0 or 1), for a warp that
     releases the semaphores. By mma.sync it may set the m warps of each product: warps_s, warps_dkv, warps_dq.
     Raises ValueError for a tiling that does not fit (registers and shared memory: NOTE [large dims]; warps; wgmma) and
@@ -182,7 +185,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     if unknown := sorted(
         set(overrides)
         - {"step_m", "stages", "stages_ds", "stages_p", "wide_stores", "releaser", "warps_s", "warps_dkv", "warps_dq"}
-        - {"transposed", "step_groups", "runs", "delays"}
+        - {"transposed", "step_groups", "runs", "delays", "stages_dq"}
     ):
         raise ValueError(f"variant.tuning has {unknown}, which the backward kernel does not know")
     wgmma = variant.products == "wgmma"
@@ -246,10 +249,11 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
     tile_m, tile_n, dim = variant.tile_m, variant.tile_n, variant.dim_padded
     step_m = overrides.get("step_m", 128) if dim == 64 and tile_m == 128 else 64
     may_run = (dim, tile_m) == (128, 128) and not variant.softcap
-    runs = overrides.get("runs", int(variant.mask in OF_RUNS)) if may_run else 0
+    runs = overrides.get("runs", int(variant.mask in OF_RUNS and not variant.deterministic)) if may_run else 0
     delays = bool(overrides.get("delays", _delays_dq(variant, bool(runs))))
+    stages_dq = overrides.get("stages_dq", _stages_dq(variant)) if dim == 128 and not runs else 1
     chosen = {"transposed": 1, "step_m": step_m, "stages": 2, "stages_ds": 2, "wide_stores": 1, "runs": runs}
-    chosen["delays"] = int(delays)
+    chosen |= {"delays": int(delays), "stages_dq": stages_dq}
     wrong = {name: value for name, value in overrides.items() if chosen.get(name) != value}
     if variant.products != "wgmma" or tile_n != 128 or wrong or step_m not in (64, 128):
         raise ValueError(
@@ -275,16 +279,20 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
         stages_q=3 if dim == 64 else 2,
         takes_late=variant.deterministic and dim > 64,
         delays_dq=delays,
+        stages_dq=stages_dq,
     )
 
 
 def _delays_dq(variant: Variant, runs: bool) -> bool:
-    """True where steps compute dQ of the step before: at head dim 64 or with runs, where shared memory is not the bound
-    already; with ordered adds, for which dQ then comes a step later, where few CTAs wait: bands and intervals at 64.
-    (So do full masks there, which the launcher knows.)"""
-    if variant.deterministic:
-        return variant.dim_padded == 64 and variant.mask in OF_RUNS
-    return variant.dim_padded == 64 or runs
+    """True where steps compute dQ of the step before: with ordered adds but for runs; with atomic ones at head dim 64
+    or with runs, as elsewhere shared memory is the bound already."""
+    return not runs if variant.deterministic else runs or variant.dim_padded == 64
+
+
+def _stages_dq(variant: Variant) -> int:
+    """Buffers of dQ at head dim 128 without runs: two for ordered adds of blocks at random, whose CTAs wait at times
+    that nobody can tell."""
+    return 2 if variant.deterministic and variant.mask not in OF_RUNS else 1
 
 
 def _by_gradient(variant: Variant, overrides: dict[str, int]) -> Tiling:
@@ -353,7 +361,7 @@ def _by_steps(variant: Variant, overrides: dict[str, int]) -> Tiling:
         True,
         stages_p=0,
         wgmma=True,
-        stages_q=stages_q,
+        stages_q=3 if dim == 64 else 2,
         step_groups=groups,
     )
 

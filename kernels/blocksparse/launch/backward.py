@@ -267,9 +267,9 @@ def _variants(
     ordered = deterministic and not separate_dq
     of_main = tuning
     if alike and not tuning and is_full(products, mask, tiles):
-        of_main = tuning_of_full(padded, ordered, softcap)
+        of_main = tuning_of_full(padded, softcap)
     main = Variant("backward", name, padded, *tiles, mask, ordered, softcap, products, of_main, float32, separate_dq)
-    tuning = tuple((key, value) for key, value in tuning if key not in ("runs", "delays"))
+    tuning = tuple((key, value) for key, value in tuning if key not in ("runs", "delays", "stages_dq"))
     of_cta = (tiles[0], min(tiles[1], PAIR_KEYS // 2))
     after = Variant("postprocess", name, padded, *of_cta, products=products, tuning=tuning, float32=float32)
     return before, *dq, main, after
@@ -280,13 +280,10 @@ def is_full(products: str, mask: str, tiles: tuple[int, int]) -> bool:
     return (products, mask, tiles) == ("wgmma", "none", (128, 128))
 
 
-def tuning_of_full(padded: int, ordered: bool, softcap: bool) -> tuple[tuple[str, int], ...]:
-    """The tuning of the backward kernel for full masks, of a padded head dim: at 128 steps of 80 queries; at 64 dQ of
-    the step before, with ordered adds too. Blocks at random, which are the same variant but for that, are slower with
-    either: docs/performance/log.md."""
-    if padded == 128 and not softcap:
-        return (("runs", 1),)
-    return (("delays", 1),) if padded == 64 and ordered else ()
+def tuning_of_full(padded: int, softcap: bool) -> tuple[tuple[str, int], ...]:
+    """The tuning of the backward kernel for full masks, of a padded head dim: at 128 steps of 80 queries. Blocks at
+    random, which are the same variant but for that, are slower with it: docs/performance/log.md."""
+    return (("runs", 1),) if padded == 128 and not softcap else ()
 
 
 def make_workspace(

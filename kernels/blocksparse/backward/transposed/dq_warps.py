@@ -22,58 +22,60 @@ from kernels.blocksparse.backward.transposed.turns import GROUPS, DqBarrier
 
 
 @cute.jit
-def add_steps(w) -> None:
-    """Adds both shares of all steps of a tile that has blocks, atomically."""
+def add_steps(w, before: Int32) -> Int32:
+    """Adds both shares of all steps of a tile that has blocks, atomically. before: steps of earlier tiles; returns how
+    many there are now."""
     steps = w.tiling.steps
     iterations = (w.end_entry - w.first_entry) * steps
-    for group in cutlass.range_constexpr(GROUPS):
-        turns.arrive_dq(DqBarrier.EMPTY, group)
     for step in cutlass.range(iterations, unroll=1):
+        buffer = turns.buffer_of(w, before + step)
         for group in cutlass.range_constexpr(GROUPS):
-            turns.await_dq(DqBarrier.FULL, group)
-            add_share(w, step, group)
+            turns.await_dq(DqBarrier.FULL, group, buffer)
+            add_share(w, step, group, buffer)
         for group in cutlass.range_constexpr(GROUPS):
-            empty(group, GROUPS - 1 - group, step + 1 < iterations)
+            empty(group, GROUPS - 1 - group, buffer)
         if (step + 1) % steps == 0:
             turns.end_window(w, w.first_entry + (step + 1) // steps)
+    return before + iterations
 
 
 @cute.jit
-def add_steps_in_order(w, group: Int32) -> None:
-    """Adds a warpgroup's share of all steps of a tile that has blocks: NOTE [ordered bulk adds]."""
+def add_steps_in_order(w, group: Int32, before: Int32) -> Int32:
+    """Adds a warpgroup's share of all steps of a tile that has blocks: NOTE [ordered bulk adds]. before: as for
+    `add_steps`, and what it returns."""
     steps, ended_step = w.tiling.steps, w.kernel.ended_step
     iterations = (w.end_entry - w.first_entry) * steps
-    turns.arrive_dq(DqBarrier.EMPTY, group)
     for step in cutlass.range(iterations, unroll=1):
-        turns.await_dq(DqBarrier.FULL, group)
+        buffer = turns.buffer_of(w, before + step)
+        turns.await_dq(DqBarrier.FULL, group, buffer)
         if step % steps == 0:
             acquire(w, block_at(w.storage.sEntries, w.first_entry + step // steps), group)
-        add_share(w, step, group)
-        empty(group, 0, step + 1 < iterations)
+        add_share(w, step, group, buffer)
+        empty(group, 0, buffer)
         release_ended(w, ended_step(step + 1, iterations), group)
         if (step + 1) % steps == 0:
             turns.end_window(w, w.first_entry + (step + 1) // steps)
+    return before + iterations
 
 
 @cute.jit
-def add_share(w, step: Int32, group: Int32) -> None:
-    """Starts adding a warpgroup's share of a step, as a bulk group."""
+def add_share(w, step: Int32, group: Int32, buffer: Int32) -> None:
+    """Starts adding a warpgroup's share of a step, which lies in a buffer, as a bulk group."""
     tiling, share = w.tiling, cutlass.const_expr(w.tiling.step_m * w.tiling.dim // GROUPS)
     block = block_at(w.storage.sEntries, w.first_entry + step // tiling.steps)
     if cute.arch.lane_idx() == 0:
         offset = target_of(w, block, Int32(0)) + dq_accumulator.group_offset(tiling, step % tiling.steps, group)
-        source = w.storage.sdQ.iterator + cute.assume(group * share, divby=share)
+        source = w.storage.sdQ.iterator + cute.assume((buffer * GROUPS + group) * share, divby=share)
         add_run(w, block.rank, w.mdQ + cute.assume(offset, divby=4), source, 4 * share)
     cute.arch.cp_async_bulk_commit_group()
 
 
 @cute.jit
-def empty(group: Int32, later: cutlass.Constexpr, needed: cutlass.Boolean) -> None:
-    """A warpgroup's buffer has been read, where another share comes. later: bulk groups that were started after it."""
+def empty(group: Int32, later: cutlass.Constexpr, buffer: Int32) -> None:
+    """A warpgroup's buffer has been read. later: bulk groups that were started after it."""
     cute.arch.cp_async_bulk_wait_group(later, read=True)
     cute.arch.sync_warp()
-    if needed:
-        turns.arrive_dq(DqBarrier.EMPTY, group)
+    turns.arrive_dq(DqBarrier.EMPTY, group, buffer)
 
 
 @cute.jit

@@ -154,17 +154,23 @@ class TransposedBackward(BulkBackward):
         """A dQ warp. group: the warpgroup whose share it adds, in order; None: it adds both, atomically."""
         progress, more = tile_scheduler.beginning(), Boolean(True)
         add_dq, add_dq_in_order = self.add_dq, self.add_dq_in_order
+        if cutlass.const_expr(group is None):
+            for each in cutlass.range_constexpr(GROUPS):
+                turns.offer_dq(w, each)
+        else:
+            turns.offer_dq(w, group)
         while more:
             tile = tile_scheduler.take(w, progress.tiles, releases=False)
             more = tile.batch >= 0
+            steps = progress.steps
             if tile.total > 0:
                 of_tile = tile_scheduler.waiting_work_of(w, tile.total, progress)
                 if cutlass.const_expr(group is None):
-                    add_dq(of_tile)
+                    steps = add_dq(of_tile, steps)
                 else:
-                    add_dq_in_order(of_tile, group)
+                    steps = add_dq_in_order(of_tile, group, steps)
             turns.arrive_empty(w.tile_empty, progress.tiles, TILE_STAGES)
-            progress = tile_scheduler.after(progress, tile, Int32(0))
+            progress = tile_scheduler.after(progress, tile, steps)
 
     @cute.jit
     def multiply_tiles(self, w) -> None:
@@ -186,6 +192,7 @@ class TransposedBackward(BulkBackward):
                     clear(of_tile)
                 self.write(of_tile, tile)
                 progress = tile_scheduler.after(progress, tile, steps)
+        turns.drain_dq(w)
 
     @cute.jit
     def write(self, w, tile: Tile) -> None:
@@ -254,7 +261,7 @@ class TransposedBackward(BulkBackward):
             sQ=operand(tiles["plainQ"], step_m, dim, tiling.stages_q),
             sdO=operand(tiles["plaindO"], step_m, dim, tiling.stages),
             sdS=tensor(staged_layout(*of_ds, tiling.stages_ds)),
-            sdQ=tensor(cute.make_layout(step_m * dim), Float32),
+            sdQ=tensor(cute.make_layout(step_m * dim * tiling.stages_dq), Float32),
             sLSE=tensor(cute.make_layout((step_m, tiling.stages_q)), Float32),
             sDelta=tensor(cute.make_layout((step_m, tiling.stages)), Float32),
             sEntries=tensor(cute.make_layout((4, ENTRY_STAGES)), Int32),

@@ -13,11 +13,10 @@ P and dS so stay in registers as operand A of dV and dK; only dS goes to shared 
     dK                                 issued; dQ is done: to shared memory, for the dQ warp, while dK runs
 
 NOTE [delayed dQ] dQ needs dS of both warpgroups. A step that computes its own dQ makes the warpgroups meet, so that
-their exponentials come at the same time and the tensor cores idle. With atomic adds a step therefore computes dQ of the
-step before it, whose dS has long been there: a warpgroup may be most of a step ahead, and one's products run during the
-other's exponentials. The second one begins a tile behind the first one's S and dP, so that they are apart from the
-start. With ordered adds a CTA would release a tile a step later, which costs more, but for bands and intervals at head
-dim 64 (`Tiling.delays_dq`).
+their exponentials come at the same time and the tensor cores idle. So a step computes dQ of the step before it, whose
+dS has long been there: a warpgroup may be most of a step ahead, and one's products run during the other's exponentials.
+The second one begins a tile behind the first one's S and dP, so that they are apart from the start. Which kernels do
+not: `_delays_dq` of tiling.py.
 
 No product is in flight where the loop turns: ptxas would serialise all of them (C7514), as it does where registers do
 not suffice (C7512): for dV issued before dS is computed, or S of the next step beside steps of 80 queries.
@@ -137,7 +136,7 @@ def multiply_step(
     rdP.store(rdP.load() * rS.load())
     rdS = rounded(rdP, w.dtype)
     turns.await_empty(w.ds_empty, step, tiling.stages_ds)
-    share_rounded(products.to_s.mma, rdS, scores_gradient_of(w, rows, stage), thread, True, tiling.dq_by_dim)
+    share_rounded(products.to_s.mma, rdS, scores_gradient_of(w, rows, step), thread, True, tiling.dq_by_dim)
     issue_from_registers(products.to_dv, w.rdV, as_operand_a(rP), stage, add)
     publish()
     turns.arrive_empty(w.ds_full, step, tiling.stages_ds)
@@ -153,7 +152,7 @@ def multiply_step(
         issue_from_registers(products.to_dk, w.rdK, as_operand_a(rdS), stage_q, add)
         finish(1)
         turns.arrive_empty(w.ds_empty, of_step, tiling.stages_ds)
-        hand_over_dq(w, rdQ)
+        hand_over_dq(w, rdQ, of_step)
     finish()
     turns.arrive_empty(w.q_empty, step, stages_q)
 
@@ -174,29 +173,32 @@ def finish_dq(w, products, step: Int32) -> None:
     issue_dq(w, products, rdQ, step)
     finish()
     turns.arrive_empty(w.ds_empty, step, w.tiling.stages_ds)
-    hand_over_dq(w, rdQ)
+    hand_over_dq(w, rdQ, step)
 
 
-def scores_gradient_of(w, rows: int, stage: Int32) -> cute.Tensor:
-    """dS of a stage as threads write it: (rows, keys) for a transposed dQ, else (keys, rows)."""
-    tile_n = w.tiling.tile_n
+def scores_gradient_of(w, rows: int, step: Int32) -> cute.Tensor:
+    """dS of a step as threads write it: (rows, keys) for a transposed dQ, else (keys, rows)."""
+    tile_n, stage = w.tiling.tile_n, stage_of(step, w.tiling.stages_ds)
     layout = tile_layout(*((rows, tile_n) if w.tiling.dq_by_dim else (tile_n, rows)))
     first = cute.assume(stage * (w.tiling.stage_rows * tile_n), divby=1024)
     return cute.make_tensor(w.storage.sdS.iterator + first, layout)
 
 
 @cute.jit
-def hand_over_dq(w, rdQ: cute.Tensor) -> None:
-    """Leaves a warpgroup's share of dQ in shared memory for the dQ warp, in the order of NOTE [dQ accumulator]."""
+def hand_over_dq(w, rdQ: cute.Tensor, step: Int32) -> None:
+    """Leaves a warpgroup's share of a step's dQ in shared memory for the dQ warp, in the order of NOTE [dQ
+    accumulator]."""
     group, vector = cute.arch.make_warp_uniform(w.thread // WARPGROUP), w.tiling.vector
-    turns.await_dq(DqBarrier.EMPTY, group)
-    first = group * (w.tiling.stage_rows * w.tiling.dim // GROUPS) + w.thread % WARPGROUP * vector
+    buffer = turns.buffer_of(w, step)
+    turns.await_dq(DqBarrier.EMPTY, group, buffer)
+    share = cutlass.const_expr(w.tiling.stage_rows * w.tiling.dim // GROUPS)
+    first = (buffer * GROUPS + group) * share + w.thread % WARPGROUP * vector
     here, there = dq_accumulator.fragment_views(
         rdQ, w.storage.sdQ.iterator + cute.assume(first, divby=vector), WARPGROUP, vector
     )
     cute.autovec_copy(here, there)
     publish()
-    turns.arrive_dq(DqBarrier.FULL, group)
+    turns.arrive_dq(DqBarrier.FULL, group, buffer)
 
 
 def by_query(values: cute.Tensor) -> cute.Tensor:

@@ -56,56 +56,59 @@ def step_at(w, entry: Int32, part: Int32) -> Step:
 
 
 @cute.jit
-def add_pieces(w) -> None:
-    """Adds both shares of all steps of a tile that has blocks, atomically."""
+def add_pieces(w, number: Int32) -> Int32:
+    """Adds both shares of all steps of a tile that has blocks, atomically. number: of its first step, counted over
+    tiles; returns that of the next tile's."""
     entry, part = w.first_entry, Int32(0)
-    for group in cutlass.range_constexpr(GROUPS):
-        turns.arrive_dq(DqBarrier.EMPTY, group)
     while entry < w.end_entry:
+        buffer = turns.buffer_of(w, number)
         for group in cutlass.range_constexpr(GROUPS):
-            turns.await_dq(DqBarrier.FULL, group)
+            turns.await_dq(DqBarrier.FULL, group, buffer)
             step = step_at(w, entry, part)
             if cute.arch.lane_idx() == 0:
-                add_first(w, entry, step, group)
-                add_rest(w, entry, step, group)
+                add_first(w, entry, step, group, buffer)
+                add_rest(w, entry, step, group, buffer)
             cute.arch.cp_async_bulk_commit_group()
         following, part = behind(entry, part, step)
         for group in cutlass.range_constexpr(GROUPS):
-            empty(group, GROUPS - 1 - group, following < w.end_entry)
+            empty(group, GROUPS - 1 - group, buffer)
         if following > entry:
             turns.end_window(w, following)
         entry = following
+        number += 1
+    return number
 
 
 @cute.jit
-def add_pieces_in_order(w, group: Int32) -> None:
+def add_pieces_in_order(w, group: Int32, number: Int32) -> Int32:
     """Adds a warpgroup's share of all steps of a tile that has blocks: NOTE [ordered runs]. What a step is, is read
-    again after each wait: such a warp has few registers."""
+    again after each wait: such a warp has few registers. number: as for `add_pieces`, and what it returns."""
     entry, part, ended_step = w.first_entry, Int32(0), w.kernel.ended_step
-    turns.arrive_dq(DqBarrier.EMPTY, group)
     while entry < w.end_entry:
-        turns.await_dq(DqBarrier.FULL, group)
+        turns.await_dq(DqBarrier.FULL, group, turns.buffer_of(w, number))
         ended = ended_step(part + 1, step_at(w, entry, part).parts)
-        released = add_step_in_order(w, entry, part, group, ended == part)
+        released = add_step_in_order(w, entry, part, group, ended == part, turns.buffer_of(w, number))
         following, following_part = behind(entry, part, step_at(w, entry, part))
-        empty(group, 0, following < w.end_entry)
+        empty(group, 0, turns.buffer_of(w, number))
         release_ended(w, entry, step_at(w, entry, ended), group, released)
         if following > entry:
             turns.end_window(w, following)
         entry, part = following, following_part
+        number += 1
+    return number
 
 
 @cute.jit
-def add_step_in_order(w, entry: Int32, part: Int32, group: Int32, ends: Boolean) -> Int32:
+def add_step_in_order(w, entry: Int32, part: Int32, group: Int32, ends: Boolean, buffer: Int32) -> Int32:
     """Starts adding a warpgroup's share of a step to the tiles in which it lies. 1 where the first of two has been
     released, in the lane that adds. ends: whether the first one has no adds to come."""
     step = step_at(w, entry, part)
     if step.offset == 0:
         acquire(w, block_at(w.storage.sEntries, entry + step.tile), group)
     if cute.arch.lane_idx() == 0:
-        add_first(w, entry, step, group)
+        add_first(w, entry, step, group, buffer)
     cute.arch.cp_async_bulk_commit_group()
-    return cross(w, entry, step_at(w, entry, part), group, ends)
+    return cross(w, entry, step_at(w, entry, part), group, ends, buffer)
 
 
 @cute.jit
@@ -119,7 +122,7 @@ def behind(entry: Int32, part: Int32, step: Step) -> tuple[Int32, Int32]:
 
 
 @cute.jit
-def cross(w, entry: Int32, step: Step, group: Int32, ends: Boolean) -> Int32:
+def cross(w, entry: Int32, step: Step, group: Int32, ends: Boolean, buffer: Int32) -> Int32:
     """Ordered adds: the rest of a step that lies in two tiles, NOTE [ordered runs]. 1 where that has released the first
     one, in the lane that adds. ends: whether the first one has no adds to come."""
     released = Int32(0)
@@ -132,7 +135,7 @@ def cross(w, entry: Int32, step: Step, group: Int32, ends: Boolean) -> Int32:
                     released = Int32(1)
                 wait(w, second, group)
             cute.arch.fence_proxy("async.global")
-            add_rest(w, entry, step, group)
+            add_rest(w, entry, step, group, buffer)
             cute.arch.cp_async_bulk_commit_group()
         cute.arch.sync_warp()
     return released
@@ -148,20 +151,20 @@ def release_ended(w, entry: Int32, step: Step, group: Int32, released: Int32) ->
 
 
 @cute.jit
-def add_first(w, entry: Int32, step: Step, group: Int32) -> None:
+def add_first(w, entry: Int32, step: Step, group: Int32, buffer: Int32) -> None:
     """Adds one warpgroup's share of a step to the tile in which it begins: NOTE [dQ by dim]. entry: of its piece."""
     half = cutlass.const_expr(w.tiling.dim // GROUPS)
     offset = share_of(w, step, step.tile, group) + step.offset * half
-    target, source = w.mdQ + cute.assume(offset, divby=4), storage_of(w, group)
+    target, source = w.mdQ + cute.assume(offset, divby=4), storage_of(w, group, buffer)
     add_run(w, rank_of(w, entry + step.tile), target, source, step.here(w.tiling.tile_m) * (4 * half))
 
 
 @cute.jit
-def add_rest(w, entry: Int32, step: Step, group: Int32) -> None:
+def add_rest(w, entry: Int32, step: Step, group: Int32, buffer: Int32) -> None:
     """Adds what is left of it, if anything, to the tile after that."""
     half, here = cutlass.const_expr(w.tiling.dim // GROUPS), step.here(w.tiling.tile_m)
     if here < step.rows:
-        offset, source = share_of(w, step, step.tile + 1, group), storage_of(w, group)
+        offset, source = share_of(w, step, step.tile + 1, group), storage_of(w, group, buffer)
         rest = source + cute.assume(here * half, divby=4)
         target = w.mdQ + cute.assume(offset, divby=4)
         add_run(w, rank_of(w, entry + step.tile + 1), target, rest, (step.rows - here) * (4 * half))
@@ -173,7 +176,7 @@ def share_of(w, step: Step, tile: Int32, group: Int32) -> Int64:
     return target_of(w, step.block, Int32(0)) + (Int64(tile) * tile_m * dim + group * tile_m * (dim // GROUPS))
 
 
-def storage_of(w, group: Int32) -> cute.Pointer:
-    """A warpgroup's share of dQ in shared memory."""
+def storage_of(w, group: Int32, buffer: Int32) -> cute.Pointer:
+    """A warpgroup's share of dQ in a buffer in shared memory."""
     share = RUN_STEP * w.tiling.dim // GROUPS
-    return w.storage.sdQ.iterator + cute.assume(group * share, divby=share)
+    return w.storage.sdQ.iterator + cute.assume((buffer * GROUPS + group) * share, divby=share)

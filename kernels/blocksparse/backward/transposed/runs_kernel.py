@@ -89,7 +89,8 @@ class RunsBackward(TransposedBackward):
         def turned(sX):
             return cute.make_tensor(sX.iterator, cute.select(sX.layout, [1, 0, 2]))
 
-        sQ, sdO = (part_of_stages(x, rows, dim, tiling.stages) for x in (s.plainQ, s.plaindO))
+        sQ = part_of_stages(s.plainQ, rows, dim, tiling.stages_q)
+        sdO = part_of_stages(s.plaindO, rows, dim, tiling.stages)
         sdS = part_of_stages(s.sdS, rows, tile_n, tiling.stages_ds)
         return SimpleNamespace(
             to_s=GroupThread(of_scores, thread, s.sK, sQ),
@@ -99,23 +100,24 @@ class RunsBackward(TransposedBackward):
             to_dq=GroupThread(to_dq, thread, transposed_operand(s.plainK, tile_n, dim), sdS),
         )
 
-    def stages_of(self, sX: cute.Tensor) -> Stages:
+    def stages_of(self, sX: cute.Tensor, stages: int) -> Stages:
         """Stages of 80 rows, as loads take them."""
-        step_m, dim, stages = self.tiling.step_m, self.tiling.dim, self.tiling.stages
+        step_m, dim = self.tiling.step_m, self.tiling.dim
         return Stages(part_of_stages(sX, step_m, dim, stages), operand(sX, RUN_STEP, dim, stages))
 
     def shared_memory(self) -> SimpleNamespace:
         """As TransposedBackward's, with stages of 80 queries; a step of 64 has the beginning of one."""
         tiling, memory = self.tiling, SharedTiles(self.dtype)
-        tile_n, dim, stages, tensor = tiling.tile_n, tiling.dim, tiling.stages, memory.tensor
-        tiles = memory.operands(tile_n, dim, RUN_STEP, stages, stages)
+        tile_n, dim, tensor = tiling.tile_n, tiling.dim, memory.tensor
+        stages, stages_q = tiling.stages, tiling.stages_q
+        tiles = memory.operands(tile_n, dim, RUN_STEP, stages_q, stages)
         return SimpleNamespace(
             **tiles,
-            sQ=self.stages_of(tiles["plainQ"]),
-            sdO=self.stages_of(tiles["plaindO"]),
+            sQ=self.stages_of(tiles["plainQ"], stages_q),
+            sdO=self.stages_of(tiles["plaindO"], stages),
             sdS=tensor(staged_layout(RUN_STEP, tile_n, tiling.stages_ds)),
-            sdQ=tensor(cute.make_layout(RUN_STEP * dim), Float32),
-            sLSE=tensor(cute.make_layout((RUN_STEP, stages)), Float32),
+            sdQ=tensor(cute.make_layout(RUN_STEP * dim * tiling.stages_dq), Float32),
+            sLSE=tensor(cute.make_layout((RUN_STEP, stages_q)), Float32),
             sDelta=tensor(cute.make_layout((RUN_STEP, stages)), Float32),
             sEntries=tensor(cute.make_layout((4, ENTRY_STAGES)), Int32),
             sTile=memory.numbers(Int32, (tile_scheduler.INTS, TILE_STAGES)),

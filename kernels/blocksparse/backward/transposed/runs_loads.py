@@ -102,7 +102,7 @@ def load_step(w, sides: cutlass.Constexpr, block: Block, part: Int32, step: Int3
     for side in cutlass.range_constexpr(len(sides)):
         operand, statistic, _, tiles, values, _, full, empty, _ = transfer_of(w, sides[side])
         operand, tiles = getattr(operand, which), getattr(tiles, which)
-        turns.await_empty(empty, step, w.tiling.stages)
+        turns.await_empty(empty, step, cute.size(tiles, mode=[2]))
         load_operand(w, operand, tiles, statistic, values, block.head, first, at, step, full, wide)
 
 
@@ -112,8 +112,7 @@ def load_operand(
 ) -> None:
     """Rows of Q or dO and their LSE or delta, which begins at `at`: one arrival, of the thread that says how many bytes
     come. Steps of 80 queries have all rows."""
-    stages = w.tiling.stages
-    stage = stage_of(step, stages)
+    stage = stage_of(step, cute.size(sX, mode=[2]))
     barrier, row = full + stage, w.seq_q.begin + first
     rows = cutlass.const_expr(cute.size(sX, mode=[0]))
     size, run = cutlass.const_expr(tile_bytes(sX)), cutlass.const_expr(4 * rows)

@@ -20,7 +20,7 @@ def mainloop_runs(w, step: Int32) -> Int32:
     turns.await_keys(w)
     clear(w)
     while entry < w.end_entry:
-        turns.await_full(w.q_full, step, tiling.stages)  # then its block is in the entry buffer
+        turns.await_full(w.q_full, step, tiling.stages_q)  # then its block is in the entry buffer
         block = block_at(storage.sEntries, entry)
         if block.starts_run:
             step = multiply_piece(w, w.wide, RUN_STEP, RUN_STEPS, entry, step)

@@ -6,7 +6,7 @@ NOTE [turns of the transposed loop] An mbarrier for each arrow between the loadi
 stage of Q (with LSE, and the step's block in the entry buffer) or of dO (with delta) is full, or empty. Step i uses
 stage i % stages for the (i // stages)-th time, which by parity is the phase of `full` that it waits for. A stage
 of dS is full when both warpgroups have written theirs, and empty when dQ of both has read it. Named barriers between a
-warpgroup and its dQ warp: the warpgroup's buffer of dQ is full, or empty.
+warpgroup and its dQ warp: a buffer of dQ of the warpgroup is full, or empty. Steps take the buffers in turns.
 Persistent CTAs count steps over tiles, and have more mbarriers: K and V are empty when a tile's products have read
 them; half of the entry buffer is full, or empty when all warps that read it have done its steps; an announced tile is
 full, or empty when they have read it; the next one is due.
@@ -52,12 +52,14 @@ def barrier_table(tiling: Tiling) -> dict[str, tuple[int, int]]:
 
 
 class DqBarrier(IntEnum):
-    """Named barriers, EMPTY and FULL the first of one for each warpgroup; 0 is `NamedBarrier.MAIN`."""
+    """Named barriers, EMPTY and FULL the first of one for each warpgroup; 0 is `NamedBarrier.MAIN`. Those of a second
+    buffer come `SECOND` behind."""
 
     EMPTY = 1
     FULL = 3
 
 
+SECOND = 5
 START = 5  # the named barrier at which the second warpgroup waits in a tile's first step
 
 
@@ -120,15 +122,34 @@ def end_window(w, entry: Int32) -> None:
 
 
 @cute.jit
-def await_dq(which: Int32, group: Int32) -> None:
-    """Waits at a DqBarrier of a warpgroup: in its threads for EMPTY, in the dQ warp for FULL."""
-    cute.arch.barrier(barrier_id=which + group, number_of_threads=WARPGROUP + 32)
+def await_dq(which: Int32, group: Int32, buffer: Int32 = 0) -> None:
+    """Waits at a DqBarrier of a warpgroup's buffer: in its threads for EMPTY, in the dQ warp for FULL."""
+    cute.arch.barrier(barrier_id=which + group + SECOND * buffer, number_of_threads=WARPGROUP + 32)
 
 
 @cute.jit
-def arrive_dq(which: Int32, group: Int32) -> None:
-    """Arrives at a DqBarrier of a warpgroup, without waiting."""
-    cute.arch.barrier_arrive(barrier_id=which + group, number_of_threads=WARPGROUP + 32)
+def arrive_dq(which: Int32, group: Int32, buffer: Int32 = 0) -> None:
+    """Arrives at a DqBarrier of a warpgroup's buffer, without waiting."""
+    cute.arch.barrier_arrive(barrier_id=which + group + SECOND * buffer, number_of_threads=WARPGROUP + 32)
+
+
+@cute.jit
+def offer_dq(w, group: Int32) -> None:
+    """The dQ warp of a warpgroup, before its first step: all buffers are empty."""
+    for buffer in cutlass.range_constexpr(w.tiling.stages_dq):
+        arrive_dq(DqBarrier.EMPTY, group, buffer)
+
+
+@cute.jit
+def drain_dq(w) -> None:
+    """A multiplying warpgroup, after its last step: waits until all its buffers have been read."""
+    for buffer in cutlass.range_constexpr(w.tiling.stages_dq):
+        await_dq(DqBarrier.EMPTY, cute.arch.make_warp_uniform(w.thread // WARPGROUP), buffer)
+
+
+def buffer_of(w, step: Int32) -> Int32:
+    """The buffer of dQ of a step, which is counted over tiles."""
+    return stage_of(step, w.tiling.stages_dq)
 
 
 @cute.jit

@@ -196,6 +196,21 @@ SPECS = {
     "full, ordered, dQ of the step before": Spec(
         (300, 130), (330, 140), 2, 1, dim=64, tile_m=128, deterministic=True, tuning=DELAYED
     ),
+    "random, ordered: two buffers of dQ": Spec(
+        (300, 130), (330, 140), 2, 1, dim=128, tile_m=128, mask="random", deterministic=True
+    ),
+    "two buffers of dQ, tiles of 64 queries, packed": Spec(
+        (300, 130), (330, 140), 2, 1, dim=128, tile_m=64, deterministic=True, packed=True
+    ),
+    "two buffers of dQ, none of the step before": Spec(
+        (300, 130), (330, 140), 2, 1, dim=128, tile_m=128, deterministic=True, tuning=(("delays", 0), ("stages_dq", 2))
+    ),
+    "one buffer of dQ, as asked": Spec(
+        (300, 130), (330, 140), 2, 1, dim=128, tile_m=128, mask="random", deterministic=True, tuning=(("stages_dq", 1),)
+    ),
+    "ordered, a soft cap": Spec(
+        (300, 130), (330, 140), 2, 1, dim=128, tile_m=128, mask="random", softcap=1.5, deterministic=True
+    ),
     "no runs, as asked": Spec((700,), (130,), 2, 1, dim=128, tile_m=128, tuning=(("runs", 0),)),
     "no runs with a soft cap": Spec((700,), (130,), 2, 1, dim=128, tile_m=128, softcap=1.5),
     "no keys": Spec((100, 60), (0, 60), dim=64, tile_m=64, mask="causal", packed=True),
