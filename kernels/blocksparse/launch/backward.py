@@ -58,6 +58,7 @@ from kernels.blocksparse.spec.variant import (
     semaphores_of_tile,
 )
 
+BAND_PAIRS = 4  # of windows, whose queries more pairs could have in the L2 cache: 2 to 4 % slower with eight
 SCHEDULES = {"ascending": 0, "descending": 1, "permutation": 2}
 
 
@@ -343,7 +344,8 @@ def concurrent_pairs(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: b
 
     As many as have the Q, dO and sums of dQ that they look at in the L2 cache, so that the long CTAs of several pairs
     come before the short ones of any, and at least as many as have CTAs for all multiprocessors: a wave and a half, or
-    four where masks are intervals, documents for example, whose CTAs are of very unequal length. Ordered adds: what
+    four where masks are intervals, documents for example, whose CTAs are of very unequal length; of bands no more than
+    BAND_PAIRS beyond those. Ordered adds: what
     the schedule was computed for, or PAIRS, or of scattered blocks what `ordered_concurrent_pairs` says; but where CTAs
     hardly wait for one another (`in_step`) as first said. Atomic adds where rows are alike, up to head dim 128: 1, as
     no CTA is longer than another, and those of a pair load the same Q and dO at a time.
@@ -363,7 +365,8 @@ def concurrent_pairs(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: b
     n_blocks = 1 if blocks.backward is None else max(blocks.backward.rows, 1)
     slots = 4 * SLOTS if isinstance(blocks.mask, Intervals) else 3 * SLOTS // 2
     in_flight = -(-slots // n_blocks)  # pairs whose CTAs make so many waves
-    return even_share(units, max(L2_BYTES // max(unit_bytes(rows, heads, dim), 1), in_flight))
+    held = L2_BYTES // max(unit_bytes(rows, heads, dim), 1)
+    return even_share(units, max(min(held, BAND_PAIRS) if isinstance(blocks.mask, Band) else held, in_flight))
 
 
 def in_step(blocks: BlockSparse) -> bool:

@@ -1,7 +1,7 @@
 """A schedule computed ahead of time, under which CTAs of the deterministic backward pass wait little for one another.
 
 Finding the best order is hard (PR 2253 of flash-attention, where the question comes from, takes it for NP-complete), so
-a handful of policies is tried on a model of the kernel and the best one taken. Ranks always follow the launch order, so
+a handful of policies is tried on a model of the launch and the best one taken. Ranks always follow the launch order, so
 whatever is chosen cannot deadlock, with any number of resident CTAs (NOTE [write order]). Runs on the host, in numpy,
 once for a mask; meant for lists of up to a few thousand n blocks.
 """
@@ -9,7 +9,6 @@ once for a mask; meant for lists of up to a few thousand n blocks.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,18 +19,18 @@ from kernels.blocksparse.lists.transpose import in_one_list
 from kernels.blocksparse.lists.types import Band, Bits, BlockList, BlockLists, BlockSparse, Intervals
 from kernels.blocksparse.lists.write_order import with_order
 from kernels.blocksparse.planner.cost_model import (
+    WARM,
     Costs,
-    Passes,
-    Run,
+    LaunchOrder,
     Segments,
-    Share,
     as_listed,
-    best,
-    bound,
+    by_release,
     costs_of,
     merged,
-    run,
+    orders,
+    warm_first,
 )
+from kernels.blocksparse.planner.launch_model import Launch, Run, bound, chosen_again, run
 from kernels.blocksparse.planner.group_split import (
     L2_BYTES,
     PAIRS,
@@ -42,18 +41,20 @@ from kernels.blocksparse.planner.group_split import (
 )
 from kernels.blocksparse.spec.variant import LARGEST_DIM
 
-IN_ONE, PARTIAL_FIRST = ", in one list", ", partial first"
+IN_ONE, PARTIAL_FIRST, AGAIN = ", in one list", ", partial first", ", visits chosen again"
 LEAST = 4  # units, where there are fewer than the launcher would have
+ROUNDS = 3  # of choosing visits again
+MARGIN = 1.08  # by which that may bring an order below another one
 WORTH = 0.04  # of the time, that fewer units should save at least for being looked at
 
 
 @dataclass(frozen=True)
 class Plan:
     """blocks: with the schedule, the rows of the backward lists in the order of their visits (or merged), and ranks.
-    estimates: model time of each policy, summed over (sequence, KV head)s; chosen: the policy of each of them;
-    makespan: model time of what was chosen; bound: of each, summed, what no order can beat; pairs: concurrent
-    (sequence, unit) pairs, and group_split: units of each KV head, which the schedule holds too; total: model
-    time of the whole pass, by which these were chosen."""
+    estimates: model time of the launch under each policy, summed over the (sequence, KV head)s that have lists of their
+    own; chosen: the policy of each of them; makespan: model time of what was chosen; bound: of each, summed, what no
+    order can beat; pairs: concurrent (sequence, unit) pairs, and group_split: units of each KV head, which the schedule
+    holds too; total: model time of the whole pass, by which these were chosen."""
 
     blocks: BlockSparse
     makespan: float
@@ -82,8 +83,7 @@ def least_blocking(
     batch   sequences; may be left at 1 where the lists have one for each
     dim     head dim, by which memory is counted, and its time
     slots   CTAs that are resident at once
-    pairs   concurrent (sequence, unit) pairs; None: PAIRS or half of them,
-            `ordered_concurrent_pairs` or half of that, whichever takes the least time
+    pairs   concurrent (sequence, unit) pairs; None: of `_numbers_of_pairs` the one that takes the least time
     Groups are split into units as the launcher does (`choose_group_split`), or into fewer where those take less time:
     there is less to start and to sum up then. Where heads have lists of their own, though, one order serves the units
     of a KV head, and is the best one for a CTA that has them all. Merged rows are tried merged, and with their partial
@@ -98,12 +98,17 @@ def least_blocking(
         raise ValueError(f"pairs: needs None or a positive number, got {pairs}")
     costs = costs_of(dim) if costs is None else costs
     usual = _Sizes.of(blocks, heads_q, heads_kv, batch, dim, slots)
-    plans, known = list[Plan](), dict[Any, Passes]()
+    plans = list[Plan]()
     for sizes in (usual, *_fewer(blocks, usual, costs)):
         most = ordered_concurrent_pairs(sizes.units, sizes.bytes_of(blocks.m_blocks * blocks.tile_m))
-        choice = (pairs,) if pairs else dict.fromkeys((PAIRS, PAIRS // 2, most, (most + 1) // 2))
-        plans += [_with_pairs(blocks, sizes, number, costs, known) for number in choice]
+        for number in (pairs,) if pairs else _numbers_of_pairs(most, sizes.units):
+            plans.append(_with_pairs(blocks, sizes, number, costs, min((plan.total for plan in plans), default=None)))
     return min(plans, key=lambda plan: round(plan.total, 6))
+
+
+def _numbers_of_pairs(most: int, units: int) -> list[int]:
+    """Concurrent (sequence, unit) pairs to try: `most`, and that halved twice; at most as many as there are."""
+    return list(dict.fromkeys(min(max(most // part, 1), max(units, 1)) for part in (1, 2, 4)))
 
 
 def _fewer(blocks: BlockSparse, usual: _Sizes, costs: Costs) -> list[_Sizes]:
@@ -175,65 +180,91 @@ class _Sizes:
         """Time for starting CTAs and for summing up what they leave."""
         return self.units * n_blocks * (costs.start / self.slots + (costs.sums if self.group_split > 1 else 0.0))
 
-    def total(self, makespan: float, runs: int, pairs: int, n_blocks: int, costs: Costs) -> float:
-        """Time of the whole pass. makespan: of so many runs, each of one unit."""
-        concurrent_pairs = max(1, min(pairs, self.units))
-        sums = self.units * n_blocks * costs.sums if self.group_split > 1 else 0.0
-        return makespan / max(runs, 1) * self.units / concurrent_pairs + sums
+    def sums(self, n_blocks: int, costs: Costs) -> float:
+        """Time for summing up what CTAs leave."""
+        return self.units * n_blocks * costs.sums if self.group_split > 1 else 0.0
 
-    def share(self, blocks: BlockSparse, pairs: int) -> Share:
-        """Share of the GPU of each of so many concurrent pairs."""
-        pairs = max(1, min(pairs, self.units))
-        return Share(max(1, self.slots // pairs), max(1, L2_BYTES // (pairs * unit_bytes(blocks.tile_m, 1, self.dim))))
+    def launch(self, blocks: BlockSparse, pairs: int) -> Launch:
+        """The launch with so many concurrent pairs, of CTAs that an order is computed for."""
+        units = max(1, self.units * self.heads_of_unit // self.heads_of_cta)
+        return Launch(self.slots, pairs, units, max(1, L2_BYTES // unit_bytes(blocks.tile_m, 1, self.dim)))
 
 
-def _with_pairs(blocks: BlockSparse, sizes: _Sizes, pairs: int, costs: Costs, known: dict[Any, Passes]) -> Plan:
-    """The best plan for so many concurrent pairs."""
+def _with_pairs(blocks: BlockSparse, sizes: _Sizes, pairs: int, costs: Costs, least: float | None) -> Plan:
+    """The best plan for so many concurrent pairs. least: the total of another plan; times that are no less may be less
+    than they should be, but not less than that one."""
     ways = {"": blocks}
     if blocks.merged:
         ways[PARTIAL_FIRST] = replace(blocks, merged=False)
     if isinstance(blocks.mask, Intervals | Band):
         ways[IN_ONE] = replace(in_one_list(blocks), merged=False)
-    plans = {way: _planned(lists, sizes, pairs, costs, known) for way, lists in ways.items()}
+    plans = {way: _planned(lists, sizes, pairs, costs, least) for way, lists in ways.items()}
     way = min(plans, key=lambda way: round(plans[way].makespan, 6))
     estimates = {name + way: time for way, plan in plans.items() for name, time in plan.estimates.items()}
     chosen = tuple(name + way for name in plans[way].chosen)
     return replace(plans[way], bound=plans[""].bound, estimates=estimates, chosen=chosen)
 
 
-def _planned(blocks: BlockSparse, sizes: _Sizes, pairs: int, costs: Costs, known: dict[Any, Passes]) -> Plan:
-    """The best plan for lists as they are."""
+def _planned(blocks: BlockSparse, sizes: _Sizes, pairs: int, costs: Costs, least_total: float | None) -> Plan:
+    """The best plan for lists as they are. least_total: as `least` of `_with_pairs`."""
     assert blocks.backward is not None
     lists = (blocks.backward.partial, blocks.backward.full)
     batch, heads = lists[0].batch, 1 if lists[0].heads == 1 else sizes.heads_kv
-    rows, share = [_rows(one) for one in lists], sizes.share(blocks, pairs)
-    orders = np.zeros((batch, heads, lists[0].rows), dtype=np.int32)
+    rows, launch = [_rows(one) for one in lists], sizes.launch(blocks, pairs)
+    positions = np.zeros((batch, heads, lists[0].rows), dtype=np.int32)
     places = [np.arange(one.capacity) for one in lists]
     estimates: dict[str, float] = {}
     chosen, least, makespan = [], 0.0, 0.0
+    known = None if least_total is None or batch * heads > 1 else least_total - sizes.sums(lists[0].rows, costs)
     for b in range(batch):
         for head in range(heads):
             first = 0 if heads == 1 else head * sizes.heads_of_cta
             heads_of_cta = [first + g * (lists[0].heads > 1) for g in range(sizes.heads_of_cta)]
             segments = _segments(rows, b, heads_of_cta, blocks.m_blocks)
-            name, results = best(segments, share, costs, blocks.merged, known)
+            name, found, times = _best(segments, launch, costs, blocks.merged, known)
             chosen.append(name)
-            least += bound(segments, share.slots, costs)
-            makespan += results[name].makespan
-            orders[b, head] = results[name].order
-            for policy, result in results.items():
-                estimates[policy] = estimates.get(policy, 0.0) + result.makespan
-            _arrange(places, rows, b, list(dict.fromkeys(heads_of_cta)), results[name].visits)
-    positions = torch.from_numpy(orders).to(blocks.device)
+            least += bound(segments, launch, costs)
+            makespan += times[name]
+            positions[b, head] = found.order
+            for policy, time in times.items():
+                estimates[policy] = estimates.get(policy, 0.0) + time
+            _arrange(places, rows, b, list(dict.fromkeys(heads_of_cta)), found.visits)
     arranged = _rearranged(blocks, [torch.from_numpy(place).to(blocks.device) for place in places])
     simple = {0: ASCENDING, 1: DESCENDING}
     ladder = np.arange(lists[0].rows)
-    alike = next((simple[i] for i, o in enumerate((ladder, ladder[::-1])) if (orders == o).all()), None)
-    schedule = replace(alike or permutation(positions), pairs=pairs, group_split=sizes.group_split)
-    total = sizes.total(makespan * sizes.heads_of_unit / sizes.heads_of_cta, len(chosen), pairs, lists[0].rows, costs)
+    alike = next((simple[i] for i, o in enumerate((ladder, ladder[::-1])) if (positions == o).all()), None)
+    order = alike or permutation(torch.from_numpy(positions).to(blocks.device))
+    schedule = replace(order, pairs=pairs, group_split=sizes.group_split)
+    total = makespan / max(len(chosen), 1) + sizes.sums(lists[0].rows, costs)
     return Plan(
         with_order(arranged, schedule), makespan, least, estimates, tuple(chosen), pairs, sizes.group_split, total
     )
+
+
+def _best(
+    segments: Segments, launch: Launch, costs: Costs, in_order: bool, least: float | None
+) -> tuple[str, LaunchOrder, dict[str, float]]:
+    """The order with the least time of the launch (of equal ones the first, the simplest), its name, and the times of
+    all. in_order: rows are visited merged, and in no other order; least: as for `run`."""
+    made = orders(segments, max(1, launch.slots // launch.side_by_side), costs, in_order)
+    times: dict[str, float] = {}
+    known: dict[int, float] = {}
+    for name, one in made.items():
+        if id(one) not in known:
+            known[id(one)] = run(segments, one, launch, costs, least and MARGIN * least).makespan
+            least = min(known[id(one)], least or known[id(one)])
+        times[name] = known[id(one)]
+    best = min(times, key=lambda name: round(times[name], 6))
+    if made[best].visit in (by_release, warm_first, as_listed) and not in_order:
+        now, name = made[best], best
+        for _ in range(ROUNDS):
+            now = chosen_again(segments, now, launch, costs, warm_first if best.endswith(WARM) else by_release)
+            time = run(segments, now, launch, costs, least).makespan
+            if time < times[name] - 1e-6:
+                name = best + AGAIN
+                made[name], times[name] = now, time
+    best = min(times, key=lambda name: round(times[name], 6))
+    return best, made[best], times
 
 
 def estimate(
@@ -248,8 +279,9 @@ def estimate(
     pairs: int | None = None,
     costs: Costs | None = None,
 ) -> Run:
-    """NOTE [model]'s times for one (sequence, unit), the first, under a schedule, visiting rows as the kernel does.
-    Units are the schedule's, or the launcher's; pairs: None for the schedule's, or PAIRS."""
+    """The launch's time (NOTE [launch]) under a schedule, visiting rows as the kernel does, where all have the lists of
+    the first (sequence, unit). Units are the schedule's, or the launcher's; pairs: None for the schedule's, or
+    PAIRS."""
     if blocks.backward is None:
         raise ValueError("blocks.backward: needs backward lists, got None")
     schedule = schedule_of(schedule)
@@ -260,8 +292,9 @@ def estimate(
     several = blocks.backward.partial.heads > 1
     segments = _segments(rows, 0, [g * several for g in range(sizes.heads_of_cta)], blocks.m_blocks)
     order = schedule.launch_order(blocks.backward.rows, "cpu")[0, 0].tolist()
-    visit = merged if blocks.merged else as_listed
-    return run(segments, order, sizes.share(blocks, pairs), costs or costs_of(dim), visit)
+    as_they_are = {n: [np.arange(len(part)) for part in parts] for n, parts in enumerate(segments)}
+    chosen = LaunchOrder(order, as_they_are, merged if blocks.merged else as_listed)
+    return run(segments, chosen, sizes.launch(blocks, pairs), costs or costs_of(dim))
 
 
 def _rows(blocks: BlockList) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

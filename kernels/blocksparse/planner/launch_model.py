@@ -1,0 +1,204 @@
+"""The time of a whole launch of the deterministic backward pass under an order of its CTAs and of their visits.
+
+NOTE [launch] All (sequence, unit)s share the slots: the CTAs of so many pairs are launched side by side, then those of
+the next ones, each when a slot is free. So a pair's CTAs do not begin at once, but where those of the pairs before
+end, and an order that lets nobody wait on a share of the slots alone may not do so here. Times of a CTA: NOTE [model]
+of cost_model.py. All units are taken to have the lists of one, which the heads of a launch do have in most cases.
+
+NOTE [memory] Q, dO and the sums of dQ of an m block come from the L2 cache where it still holds them. It is taken to
+hold the last ones that were visited; all others take `miss` of a multiprocessor's share of the memory's time. Waiting
+and memory hide each other in part: the time is the root of the sum of their squares.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+
+from kernels.blocksparse.planner.cost_model import (
+    Costs,
+    LaunchOrder,
+    Order,
+    Segments,
+    Visits,
+    merged,
+    step_of,
+    tiles_of,
+    visit_row,
+    work_of,
+)
+
+GROUPS = 2  # of concurrent pairs that are played through; those behind them take as long as the last of these
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What is launched where. slots: CTAs that are resident at once; pairs: concurrent (sequence, unit) pairs, of
+    `units` in all; held: m blocks that the cache holds, of all pairs together."""
+
+    slots: int
+    pairs: int = 1
+    units: int = 1
+    held: int = 1 << 30
+
+    @property
+    def side_by_side(self) -> int:
+        """Pairs that there are side by side."""
+        return max(1, min(self.pairs, self.units))
+
+
+@dataclass(frozen=True)
+class Run:
+    """Result of the model: the estimate of the time from start to end, what CTAs spent waiting, and what memory
+    needs."""
+
+    makespan: float
+    waiting: float
+    memory: float
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A CTA's visits. tiles: in their order; ends: when each is added, without waiting, from its first one on."""
+
+    tiles: np.ndarray
+    ends: np.ndarray
+
+
+class _Played:
+    """A launch as it was played through: when it ends, what CTAs spent waiting, for how long CTAs of the last group of
+    concurrent pairs were resident, and the visits with their times."""
+
+    def __init__(self) -> None:
+        self.end, self.waiting, self.busy = 0.0, 0.0, 0.0
+        self._times, self._tiles = list[np.ndarray](), list[np.ndarray]()
+
+    def note(self, times: np.ndarray, tiles: np.ndarray) -> None:
+        """Visits of a CTA of each pair: (pairs, tiles)."""
+        self._times.append(times.ravel())
+        self._tiles.append(tiles.ravel())
+
+    @cached_property
+    def distinct(self) -> int:
+        """M blocks that are visited."""
+        return len(np.unique(np.concatenate(self._tiles))) if self._tiles else 0
+
+    def missed(self, held: int) -> int:
+        """Visits whose m block is not among the `held` last ones."""
+        if held >= self.distinct:
+            return self.distinct
+        tiles, times = np.concatenate(self._tiles), np.concatenate(self._times)
+        cache: OrderedDict[int, None] = OrderedDict()
+        found = 0
+        for tile in tiles[np.argsort(times, kind="stable")].tolist():
+            if tile in cache:
+                cache.move_to_end(tile)
+                continue
+            found += 1
+            cache[tile] = None
+            if len(cache) > held:
+                cache.popitem(last=False)
+        return found
+
+
+def run(segments: Segments, chosen: LaunchOrder, launch: Launch, costs: Costs, least: float | None = None) -> Run:
+    """NOTE [launch] and NOTE [memory] for an order. O(entries log entries) for each unit. least: a makespan that is
+    known; where this one is no less, it may be less than it should be, but not less than that one."""
+    units = min(launch.units, GROUPS * launch.side_by_side)
+    rows = [_row(parts, chosen.visits[n], chosen.visit, costs) for n, parts in enumerate(segments)]
+    played = _play(rows, chosen.order, launch, units, costs, tiles_of(segments))
+    behind = (launch.units - units) / launch.side_by_side
+    end, waiting = played.end + behind * played.busy / launch.slots, played.waiting * launch.units / units
+    of_miss = costs.miss * launch.units / units / launch.slots
+    memory = of_miss * played.distinct
+    if of_miss and (least is None or np.hypot(end, memory) < least):
+        memory = of_miss * played.missed(launch.held)
+    return Run(float(np.hypot(end, memory)), waiting, memory)
+
+
+def bound(segments: Segments, launch: Launch, costs: Costs) -> float:
+    """Lower bound of all orders: all work shared evenly, or the longest CTA alone."""
+    work = [costs.start + work_of(parts, costs) for parts in segments]
+    return max(launch.units * sum(work) / launch.slots, max(work, default=0.0))
+
+
+def chosen_again(segments: Segments, known: LaunchOrder, launch: Launch, costs: Costs, visit: Order) -> LaunchOrder:
+    """The same launch order, with the visits that a policy chooses for the second group of concurrent pairs, or for the
+    first where there is one: its CTAs begin where others end."""
+    units = min(launch.units, GROUPS * launch.side_by_side)
+    rows = [_row(parts, known.visits[n], known.visit, costs) for n, parts in enumerate(segments)]
+    found: Visits = {}
+
+    def choose(n: int, begin: float, released: np.ndarray) -> _Row:
+        _, found[n] = visit_row(segments[n], begin, released.copy(), costs, visit)
+        return _row(segments[n], found[n], visit, costs)
+
+    _play(rows, known.order, launch, units, costs, tiles_of(segments), choose)
+    return LaunchOrder(known.order, found, visit)
+
+
+def _row(parts: list[np.ndarray], orders: list[np.ndarray], visit: Order, costs: Costs) -> _Row:
+    """The visits of an n block: part by part, or merged the parts of a head."""
+    steps = [np.full(len(part), step_of(i, costs)) for i, part in enumerate(parts)]
+    if visit is merged:
+        both = [(np.concatenate(parts[i : i + 2]), np.concatenate(steps[i : i + 2])) for i in range(0, len(parts), 2)]
+        sorted_by = [np.argsort(tiles) for tiles, _ in both]
+        tiles = [tiles[order] for (tiles, _), order in zip(both, sorted_by, strict=True)]
+        steps = [steps[order] for (_, steps), order in zip(both, sorted_by, strict=True)]
+    else:
+        tiles = [part[order] for part, order in zip(parts, orders, strict=True)]
+    return _Row(np.concatenate(tiles), np.concatenate(steps).cumsum())
+
+
+def _play(
+    rows: list[_Row],
+    order: list[int],
+    launch: Launch,
+    units: int,
+    costs: Costs,
+    tiles: int,
+    choose: Callable[[int, float, np.ndarray], _Row] | None = None,
+) -> _Played:
+    """The launch of so many units. choose: of the last group of concurrent pairs, makes the row of an n block from the
+    time at which the first pair's CTA begins, and what that pair has released."""
+    played, free = _Played(), [0.0] * launch.slots
+    heapify(free)
+    groups = [range(first, min(first + launch.side_by_side, units)) for first in range(0, units, launch.side_by_side)]
+    for group in groups:
+        released = np.zeros((len(group), tiles))
+        played.busy = 0.0
+        for n in order:
+            row = rows[n]
+            for first in range(0, len(group), launch.slots):  # as many at a time as there are slots
+                some = slice(first, min(first + launch.slots, len(group)))
+                begin = np.array([heappop(free) for _ in range(some.stop - some.start)])
+                if choose is not None and group is groups[-1] and first == 0:
+                    row = choose(n, float(begin[0]), released[0])
+                ends = _visit(row, released[some], begin + costs.start, costs, played, np.array(group[some]) * tiles)
+                played.end = max(played.end, float(ends.max()))
+                played.busy += float((ends - begin).sum())
+                for end in ends.tolist():
+                    heappush(free, end)
+    return played
+
+
+def _visit(
+    row: _Row, released: np.ndarray, now: np.ndarray, costs: Costs, played: _Played, offsets: np.ndarray
+) -> np.ndarray:
+    """Times at which the CTAs of so many pairs end that begin at `now`, (pairs,); notes what they release and when.
+    offsets: what tells the tiles of different pairs apart."""
+    if not len(row.tiles):
+        return now
+    # t[i] = max(t[i - 1] + compute, released[i]) + add, with t[i] = late[i] + ends[i]
+    late = np.maximum(released[:, row.tiles] + (costs.add - row.ends), now[:, None])
+    np.maximum.accumulate(late, axis=1, out=late)
+    times = late + row.ends
+    released[:, row.tiles] = times + costs.hold
+    played.waiting += float((late[:, -1] - now).sum())
+    played.note(times, offsets[:, None] + row.tiles)
+    return times[:, -1]
