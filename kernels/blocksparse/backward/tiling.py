@@ -361,7 +361,7 @@ def _by_steps(variant: Variant, overrides: dict[str, int]) -> Tiling:
         True,
         stages_p=0,
         wgmma=True,
-        stages_q=3 if dim == 64 else 2,
+        stages_q=stages_q,
         step_groups=groups,
     )
 

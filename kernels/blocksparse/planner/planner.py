@@ -8,6 +8,7 @@ once for a mask; meant for lists of up to a few thousand n blocks.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,7 +31,6 @@ from kernels.blocksparse.planner.cost_model import (
     orders,
     warm_first,
 )
-from kernels.blocksparse.planner.launch_model import Launch, Run, bound, chosen_again, run
 from kernels.blocksparse.planner.group_split import (
     L2_BYTES,
     PAIRS,
@@ -39,6 +39,7 @@ from kernels.blocksparse.planner.group_split import (
     ordered_concurrent_pairs,
     unit_bytes,
 )
+from kernels.blocksparse.planner.launch_model import Launch, Run, bound, chosen_again, run
 from kernels.blocksparse.spec.variant import LARGEST_DIM
 
 IN_ONE, PARTIAL_FIRST, AGAIN = ", in one list", ", partial first", ", visits chosen again"
@@ -97,7 +98,7 @@ def least_blocking(
     if pairs is not None and pairs < 1:
         raise ValueError(f"pairs: needs None or a positive number, got {pairs}")
     costs = costs_of(dim) if costs is None else costs
-    usual = _Sizes.of(blocks, heads_q, heads_kv, batch, dim, slots)
+    usual = Sizes.of(blocks, heads_q, heads_kv, batch, dim, slots)
     plans = list[Plan]()
     for sizes in (usual, *_fewer(blocks, usual, costs)):
         most = ordered_concurrent_pairs(sizes.units, sizes.bytes_of(blocks.m_blocks * blocks.tile_m))
@@ -111,7 +112,7 @@ def _numbers_of_pairs(most: int, units: int) -> list[int]:
     return list(dict.fromkeys(min(max(most // part, 1), max(units, 1)) for part in (1, 2, 4)))
 
 
-def _fewer(blocks: BlockSparse, usual: _Sizes, costs: Costs) -> list[_Sizes]:
+def _fewer(blocks: BlockSparse, usual: Sizes, costs: Costs) -> list[Sizes]:
     """Splits into fewer units, LEAST at least, that save more than WORTH of the time by what they need not start and
     sum up."""
     assert blocks.backward is not None
@@ -128,7 +129,7 @@ def _fewer(blocks: BlockSparse, usual: _Sizes, costs: Costs) -> list[_Sizes]:
 
 
 @dataclass(frozen=True)
-class _Sizes:
+class Sizes:
     """Sizes of a problem and of a GPU, and the group split of each KV head."""
 
     heads_kv: int
@@ -140,7 +141,7 @@ class _Sizes:
     shared: bool  # lists, by the heads
 
     @classmethod
-    def of(cls, blocks: BlockSparse, heads_q: int, heads_kv: int, batch: int, dim: int, slots: int) -> _Sizes:
+    def of(cls, blocks: BlockSparse, heads_q: int, heads_kv: int, batch: int, dim: int, slots: int) -> Sizes:
         assert blocks.backward is not None
         lists = blocks.backward.partial
         if heads_kv < 1 or heads_q % heads_kv:
@@ -190,7 +191,7 @@ class _Sizes:
         return Launch(self.slots, pairs, units, max(1, L2_BYTES // unit_bytes(blocks.tile_m, 1, self.dim)))
 
 
-def _with_pairs(blocks: BlockSparse, sizes: _Sizes, pairs: int, costs: Costs, least: float | None) -> Plan:
+def _with_pairs(blocks: BlockSparse, sizes: Sizes, pairs: int, costs: Costs, least: float | None) -> Plan:
     """The best plan for so many concurrent pairs. least: the total of another plan; times that are no less may be less
     than they should be, but not less than that one."""
     ways = {"": blocks}
@@ -205,40 +206,63 @@ def _with_pairs(blocks: BlockSparse, sizes: _Sizes, pairs: int, costs: Costs, le
     return replace(plans[way], bound=plans[""].bound, estimates=estimates, chosen=chosen)
 
 
-def _planned(blocks: BlockSparse, sizes: _Sizes, pairs: int, costs: Costs, least_total: float | None) -> Plan:
+def _planned(blocks: BlockSparse, sizes: Sizes, pairs: int, costs: Costs, least_total: float | None) -> Plan:
     """The best plan for lists as they are. least_total: as `least` of `_with_pairs`."""
     assert blocks.backward is not None
     lists = (blocks.backward.partial, blocks.backward.full)
     batch, heads = lists[0].batch, 1 if lists[0].heads == 1 else sizes.heads_kv
-    rows, launch = [_rows(one) for one in lists], sizes.launch(blocks, pairs)
-    positions = np.zeros((batch, heads, lists[0].rows), dtype=np.int32)
-    places = [np.arange(one.capacity) for one in lists]
+    launch = sizes.launch(blocks, pairs)
     estimates: dict[str, float] = {}
-    chosen, least, makespan = [], 0.0, 0.0
+    found, chosen, least, makespan = list[LaunchOrder](), list[str](), 0.0, 0.0
     known = None if least_total is None or batch * heads > 1 else least_total - sizes.sums(lists[0].rows, costs)
-    for b in range(batch):
+    for segments in segments_of(blocks, heads, sizes.heads_of_cta):
+        name, order, times = _best(segments, launch, costs, blocks.merged, known)
+        found.append(order)
+        chosen.append(name)
+        least += bound(segments, launch, costs)
+        makespan += times[name]
+        for policy, time in times.items():
+            estimates[policy] = estimates.get(policy, 0.0) + time
+    total = makespan / max(len(chosen), 1) + sizes.sums(lists[0].rows, costs)
+    planned = under(blocks, found, heads, pairs, sizes.group_split)
+    return Plan(planned, makespan, least, estimates, tuple(chosen), pairs, sizes.group_split, total)
+
+
+def segments_of(blocks: BlockSparse, heads: int, heads_of_cta: int) -> Iterator[Segments]:
+    """What CTAs visit, of each (sequence, of `heads` KV heads one): lists of `heads_of_cta` query heads."""
+    assert blocks.backward is not None
+    lists = (blocks.backward.partial, blocks.backward.full)
+    rows = [_rows(one) for one in lists]
+    for b in range(lists[0].batch):
         for head in range(heads):
-            first = 0 if heads == 1 else head * sizes.heads_of_cta
-            heads_of_cta = [first + g * (lists[0].heads > 1) for g in range(sizes.heads_of_cta)]
-            segments = _segments(rows, b, heads_of_cta, blocks.m_blocks)
-            name, found, times = _best(segments, launch, costs, blocks.merged, known)
-            chosen.append(name)
-            least += bound(segments, launch, costs)
-            makespan += times[name]
-            positions[b, head] = found.order
-            for policy, time in times.items():
-                estimates[policy] = estimates.get(policy, 0.0) + time
-            _arrange(places, rows, b, list(dict.fromkeys(heads_of_cta)), found.visits)
+            yield _segments(rows, b, _heads_of(blocks, head, heads, heads_of_cta), blocks.m_blocks)
+
+
+def _heads_of(blocks: BlockSparse, head: int, heads: int, heads_of_cta: int) -> list[int]:
+    """The heads of the lists that a CTA visits."""
+    assert blocks.backward is not None
+    first = 0 if heads == 1 else head * heads_of_cta
+    return [first + g * (blocks.backward.partial.heads > 1) for g in range(heads_of_cta)]
+
+
+def under(blocks: BlockSparse, found: list[LaunchOrder], heads: int, pairs: int, group_split: int) -> BlockSparse:
+    """The lists and their schedule under orders, one for each that `segments_of` makes."""
+    assert blocks.backward is not None
+    lists = (blocks.backward.partial, blocks.backward.full)
+    positions = np.zeros((lists[0].batch, heads, lists[0].rows), dtype=np.int32)
+    rows, places = [_rows(one) for one in lists], [np.arange(one.capacity) for one in lists]
+    for number, order in enumerate(found):
+        b, head = divmod(number, heads)
+        positions[b, head] = order.order
+        of_rows = next(iter(order.visits.values()), [])
+        listed = _heads_of(blocks, head, heads, len(of_rows) // 2)
+        _arrange(places, rows, b, list(dict.fromkeys(listed)), order.visits)
     arranged = _rearranged(blocks, [torch.from_numpy(place).to(blocks.device) for place in places])
     simple = {0: ASCENDING, 1: DESCENDING}
     ladder = np.arange(lists[0].rows)
     alike = next((simple[i] for i, o in enumerate((ladder, ladder[::-1])) if (positions == o).all()), None)
-    order = alike or permutation(torch.from_numpy(positions).to(blocks.device))
-    schedule = replace(order, pairs=pairs, group_split=sizes.group_split)
-    total = makespan / max(len(chosen), 1) + sizes.sums(lists[0].rows, costs)
-    return Plan(
-        with_order(arranged, schedule), makespan, least, estimates, tuple(chosen), pairs, sizes.group_split, total
-    )
+    order_of_all = alike or permutation(torch.from_numpy(positions).to(blocks.device))
+    return with_order(arranged, replace(order_of_all, pairs=pairs, group_split=group_split))
 
 
 def _best(
@@ -287,7 +311,7 @@ def estimate(
     schedule = schedule_of(schedule)
     pairs = pairs or schedule.pairs or PAIRS
     rows = [_rows(one) for one in (blocks.backward.partial, blocks.backward.full)]
-    sizes = _Sizes.of(blocks, heads_q, heads_kv, batch, dim, slots)
+    sizes = Sizes.of(blocks, heads_q, heads_kv, batch, dim, slots)
     sizes = replace(sizes, group_split=schedule.group_split or sizes.group_split)
     several = blocks.backward.partial.heads > 1
     segments = _segments(rows, 0, [g * several for g in range(sizes.heads_of_cta)], blocks.m_blocks)
@@ -316,11 +340,11 @@ def _segments(rows, b: int, heads: list[int], m_blocks: int) -> Segments:
 
 def _arrange(places: list[np.ndarray], rows, b: int, heads: list[int], visits: dict[int, list[np.ndarray]]) -> None:
     """Notes, for each element of the two index tensors, which element comes there."""
-    for n, orders in visits.items():
+    for n, visited in visits.items():
         for g, head in enumerate(heads):
             for kind, (count, begin, _) in enumerate(rows):
                 at, size = int(begin[b, head, n]), int(count[b, head, n])
-                places[kind][at : at + size] = at + orders[2 * g + kind]
+                places[kind][at : at + size] = at + visited[2 * g + kind]
 
 
 def _rearranged(blocks: BlockSparse, places: list[Tensor]) -> BlockSparse:
