@@ -117,7 +117,7 @@ CTA_PAIRS: dict[str, tuple[str, ...]] = {
     "keys_left_of_pair": ("out_of_bounds",),
     "gradients_left_of_pair": ("out_of_bounds", *RACE, *WRONG),
     "pair_not_met_at_start": ACCESSED_EARLY,
-    "pair_exits_apart": ("tensor_memory_that_is_not_allocated",),
+    "pair_exits_apart": ("tensor_memory_that_is_not_allocated", "race_tensor_memory"),
 }
 
 
