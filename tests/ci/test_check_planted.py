@@ -6,9 +6,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "ci"))
 
-from check_planted_emulator import CTA_PAIRS  # noqa: E402
+from check_planted_emulator import CTA_PAIRS
 
-from fuzz.targets.blocksparse import cta_pairs  # noqa: E402
+from fuzz.targets.blocksparse import cta_pairs
 
 RESULT = Path(__file__).parents[2] / "ci/results/planted_cta_pairs_host.json"
 
