@@ -58,6 +58,7 @@ from kernels.blocksparse.spec.variant import (
     semaphores_of_tile,
 )
 
+CAPPED = (("step_m", 64),)  # at head dim 64 with a soft cap: registers of steps of 128 queries would be spilled
 BAND_PAIRS = 4  # of windows, whose queries more pairs could have in the L2 cache: 2 to 4 % slower with eight
 SCHEDULES = {"ascending": 0, "descending": 1, "permutation": 2}
 
@@ -266,6 +267,8 @@ def _variants(
     before = Variant("preprocess", name, padded, tile_m=tiles[0], separate_dq=separate_dq)
     dq = [Variant("dq", name, padded, *tiles, mask, False, softcap, "wgmma", of_dq, float32)] if separate_dq else []
     ordered = deterministic and not separate_dq
+    if softcap and not (tuning or separate_dq) and (products, padded, tiles) == ("wgmma", 64, (128, 128)):
+        tuning = CAPPED
     of_main = tuning
     if alike and not tuning and is_full(products, mask, tiles):
         of_main = tuning_of_full(padded, softcap)

@@ -40,10 +40,8 @@ class Costs:
     """Times of NOTE [model], in units of one block's products. masked is what a partial block takes more; add and hold
     together are how far one CTA is behind another that visits the same tiles. miss is what memory takes for an m block
     that the L2 cache does not hold, on a multiprocessor's share of it; sums what the whole GPU takes, of dK and dV of a
-    tile of keys and a part, to read what was written while others computed: at head dim 128 128 KiB of 2.8 TB/s.
-
-    hold and miss are those under which the model is nearest to 165 launches of random blocks on an H200, of all
-    policies and numbers of concurrent pairs, at head dims 64 and 128: `ci/results/launch_model_h200.json`."""
+    tile of keys and a part, to write them and read them again. hold and miss are those under which the model has the
+    times of 190 launches of random blocks on an H200 best: `ci/results/launch_model_h200.json`."""
 
     start: float = 1.0
     compute: float = 1.0
@@ -51,16 +49,15 @@ class Costs:
     masked: float = 0.1
     hold: float = 0.8
     miss: float = 1.7
-    sums: float = 0.009
+    sums: float = 0.012
 
 
 def costs_of(dim: int) -> Costs:
-    """The costs of a head dim. Beyond 128 of the two CTAs that have the halves of a tile of keys, whose steps take 2.5
-    us: a CTA that visits the tiles of another one is half a step to a step behind it, and so half a block to a block
-    behind two. hold is on the high side: an order that leaves no time to spare waits wherever a step takes longer."""
+    """The costs of a head dim: at 64, whose blocks take half as long, a CTA is more of them behind another one. Beyond
+    128 of the two CTAs that have the halves of a tile of keys."""
     if dim > 128:
-        return Costs(start=1.25, compute=0.9, add=0.1, masked=0.05, hold=1.0, miss=1.2, sums=0.019)
-    return Costs() if dim > 64 else Costs(miss=1.2, sums=0.0065)
+        return Costs(start=1.25, compute=0.9, add=0.1, masked=0.05, hold=0.8, miss=1.4, sums=0.019)
+    return Costs() if dim > 64 else Costs(hold=1.0, miss=1.4, sums=0.0065)
 
 
 Segments = list[list[np.ndarray]]  # for each n block, for each query head: partial tiles, full tiles

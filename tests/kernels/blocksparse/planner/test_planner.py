@@ -251,7 +251,7 @@ def test_a_window_whose_blocks_are_merged_waits_for_hardly_anybody(tokens, heads
     "density, tokens, dim, group_split", [(0.1, 8192, 128, 4), (0.5, 8192, 128, 8), (0.1, 32768, 64, 2)]
 )
 def test_short_rows_are_planned_for_fewer_units_with_less_to_start_and_to_sum_up(density, tokens, dim, group_split):
-    """Measured on an H100, group_split 8 and those: 0.61 and 0.59 ms; 1.74 and 1.78 with 4; 4.04 and 3.91."""
+    """Measured, group_split 8 and those: on an H200 1.14 and 1.08 of atomic adds (10 %), on an H100 4.04 and 3.91 ms."""
     n = tokens // 128
     grid = torch.rand(n, n, generator=torch.Generator().manual_seed(3)) < density
     blocks = from_grid((grid | torch.eye(n, dtype=torch.bool))[None, None], tokens, tokens, tile_m=128, tile_n=128)
@@ -261,8 +261,8 @@ def test_short_rows_are_planned_for_fewer_units_with_less_to_start_and_to_sum_up
     lengths = Sequences(*(torch.empty(1, dtype=torch.int32, device="meta"),) * 4)
     assert make_workspace(q, k, lengths, plan.blocks, True).group_split == group_split
     assert make_workspace(q, k, lengths, plan.blocks, False).group_split == 4
-    again = estimate(plan.blocks, plan.blocks.schedule, heads_q=16, heads_kv=2, dim=dim, costs=Costs(miss=2.2))
-    assert dim == 64 or again.makespan == pytest.approx(plan.makespan)
+    again = estimate(plan.blocks, plan.blocks.schedule, heads_q=16, heads_kv=2, dim=dim)
+    assert again.makespan == pytest.approx(plan.makespan)
 
 
 def test_a_window_in_one_list_is_accepted_under_any_order_of_its_rows():
