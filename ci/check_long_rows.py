@@ -4,8 +4,9 @@
     python ci/check_long_rows.py --cases 4 --device emulator                  on the emulated GPU: minutes
 
 A session's cases are small: few have five adjacent tiles of 128 queries, which are one run (NOTE [pieces] of
-kernels/blocksparse/backward/transposed/runs_loads.py), and rows that are alike in lists of full blocks. Here every case
-has 640 to 2,700 queries, head dim 64 to 128 and tiles of 128 × 128: full masks as `dense` makes their lists, causal
+kernels/blocksparse/backward/transposed/runs_loads.py), and rows that are alike in lists of full blocks. Ordered adds
+have runs for these alone, as their launcher asks; atomic ones for all masks but blocks at random. Here every case has
+640 to 2,700 queries, head dim 64 to 128 and tiles of 128 × 128: full masks as `dense` makes their lists, causal
 masks and windows, documents; padded and packed; ordered and atomic adds; every order of launches. Each is judged as a
 session's cases are, ordered ones five times, bit for bit.
 

@@ -30,7 +30,10 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "straight warpgroups": ("sm_90a", {"dim": 128, "tile_m": 128, "tile_n": 64, "products": "wgmma"}),
     "transposed, 64": ("sm_90a", {"dim": 64, "tile_m": 128, "tile_n": 128, "products": "wgmma"}),
     "transposed, 128": ("sm_90a", {"dim": 128, "tile_m": 64, "tile_n": 128, "products": "wgmma"}),
-    "runs of tiles": ("sm_90a", {"dim": 128, "tile_m": 128, "tile_n": 128, "products": "wgmma"}),
+    "runs of tiles": (
+        "sm_90a",
+        {"dim": 128, "tile_m": 128, "tile_n": 128, "products": "wgmma", "tuning": (("runs", 1),)},
+    ),
     "by gradient": ("sm_90a", {"dim": 256, "tile_m": 128, "tile_n": 64, "products": "wgmma"}),
     "tcgen05, in bulk": ("sm_100a", {"dim": 64, "tile_m": 128, "tile_n": 128, "products": "tcgen05"}),
     "tcgen05, by threads": (
@@ -98,7 +101,8 @@ def test_tiles_that_no_block_is_added_to_are_neither_written_nor_read(kernel, ma
     out, workspace = check(kernel, spec, warp_schedule="random", seed=len(kernel))
     unwritten = sums_of(workspace, spec).isnan()
     added = workspace.semaphores.view(-1, *unwritten.shape[:3]) != 0
-    assert torch.equal(added.all(0), added.any(0)) or "wgmma" not in str(spec.products)
+    with_one = spec.products != "wgmma" or kernel == "straight warpgroups"  # semaphore for a tile: the first one
+    assert with_one or torch.equal(added.all(0), added.any(0))
     exist = torch.arange(unwritten.shape[2]) * spec.tile_m < torch.tensor(spec.lens_q)[:, None]
     assert (added[0] & exist[:, None]).any() and (~added[0] & exist[:, None]).any()
     assert torch.equal(unwritten.any(-1), ~added[0]) and torch.equal(unwritten.all(-1), ~added[0])

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ import cutlass
 from backward_problems import Spec, errors, make
 from blocksparse_runs import ptx_of
 from covering import covering, daily, nightly_unless
-from cutlass import Boolean, cute
+from cutlass import Boolean, Int32, cute
 
 from fuzz.compiling import obtain
 from fuzz.devices.cuda import build_of
@@ -30,9 +31,19 @@ from fuzz.devices.emulator import Emulator
 from fuzz.devices.emulator.config import ALL_CHECKS
 from kernels.blocksparse.backward.mainloop_mma import release, wait
 from kernels.blocksparse.backward.tiling import HALF, SHARED_MEMORY, choose_tiling
-from kernels.blocksparse.backward.transposed import dq_warps, kernel, loads, runs_dq_warps, tile_scheduler, turns
+from kernels.blocksparse.backward.transposed import (
+    dq_warps,
+    kernel,
+    loads,
+    mainloop,
+    runs_dq_warps,
+    tile_scheduler,
+    turns,
+)
+from kernels.blocksparse.backward.transposed.turns import DqBarrier
 from kernels.blocksparse.compile.build import build
 from kernels.blocksparse.launch.backward import backward_variants
+from kernels.blocksparse.lists.bands import causal
 from kernels.blocksparse.lists.builder import dense
 from kernels.blocksparse.lists.schedule import Schedule
 from kernels.blocksparse.lists.types import BlockSparse
@@ -43,6 +54,7 @@ from kernels.mutants.blocksparse.table import MUTANTS
 
 ARCH = "sm_90a"
 SCHEDULES = ["in_order", "random", "oldest_last", "greedy"]
+WITH_RUNS = (("runs", 1),)
 
 
 def variant(dim=64, mask="none", **options):
@@ -78,12 +90,17 @@ def run(spec: Spec, injection=NO_INJECTION, compiled=loaded, blocks=None, **emul
     return problem, out, reports
 
 
-def check(spec: Spec, **emulated):
-    problem, out, reports = run(spec, **emulated)
+def checked(spec: Spec, **options):
+    """(gradients, reports) of a run in which nothing was found."""
+    problem, out, reports = run(spec, **options)
     assert [(r.status, r.findings) for r in reports] == [("finished", [])] * len(reports), "\n".join(map(str, reports))
     found = errors(problem, out)
     assert max(found.values()) <= 1, found
-    return out
+    return out, reports
+
+
+def check(spec: Spec, **options):
+    return checked(spec, **options)[0]
 
 
 @pytest.mark.parametrize("dim", [64, 128])
@@ -99,17 +116,30 @@ def test_loads_are_bulk_copies_and_dq_is_added_by_bulk_reductions(dim):
         assert form not in ptx, form
 
 
+def products_of(report, shape: str) -> int:
+    """How many products of a shape, such as "m64n80k16", the kernel has issued."""
+    [(source, executed)] = report.executions
+    return sum(int(n) for x, n in zip(source, executed, strict=True) if shape in x.text)
+
+
 CUOBJDUMP = Path(find_spec("triton").origin).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 
 
 @pytest.mark.skipif(shutil.which("ptxas") is None or not CUOBJDUMP.exists(), reason="needs ptxas and cuobjdump")
-@pytest.mark.parametrize(("dim", "mask", "deterministic"), covering([64, 128], MASKS, [False, True], strength=1))
-def test_products_run_beside_other_work_and_their_registers_are_not_spilled(dim, mask, deterministic, tmp_path):
+@pytest.mark.parametrize(
+    ("dim", "mask", "deterministic", "tuning"),
+    [
+        *covering([64, 128], MASKS, [False, True], [()], strength=1),
+        nightly_unless(False, 128, "none", False, WITH_RUNS),
+        (128, "none", True, WITH_RUNS),
+    ],
+)
+def test_products_run_beside_other_work_and_their_registers_are_not_spilled(dim, mask, deterministic, tuning, tmp_path):
     """ptxas names kernels whose wgmma it serialises: C7510 to C7514. The scheduling warp, which has the atomic add to
     the tile counter, may spill: once for a tile and for each window. So may others, once for a tile, outside of the
     steps, and the dQ warps of ordered runs, whose steps may lie in two tiles."""
     path = tmp_path / "kernel.ptx"
-    of = variant(dim, mask, deterministic=deterministic)
+    of = variant(dim, mask, deterministic=deterministic, tuning=tuning)
     path.write_text(ptx_of(of, ARCH))
     cubin = str(tmp_path / "kernel.cubin")
     command = ["ptxas", "-v", "-arch=sm_90a", str(path), "-o", cubin]
@@ -131,21 +161,24 @@ def test_products_run_beside_other_work_and_their_registers_are_not_spilled(dim,
 
 @pytest.mark.parametrize("dim", [64, 128])
 @pytest.mark.parametrize("tile_m", [64, 128])
-def test_shared_memory_is_what_the_tiling_says(dim, tile_m):
-    tiling = choose_tiling(variant(dim, tile_m=tile_m), ARCH)
-    assert tiling.shared_bytes <= SHARED_MEMORY[90]
-    assert tiling.step_m == (128 if (dim, tile_m) == (64, 128) else 64)
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_every_tiling_fits_into_shared_memory(dim, tile_m, deterministic):
+    for mask in MASKS:
+        tiling = choose_tiling(variant(dim, mask, tile_m=tile_m, deterministic=deterministic), ARCH)
+        assert tiling.shared_bytes <= SHARED_MEMORY[90]
+        assert tiling.step_m == (128 if (dim, tile_m) == (64, 128) else 64)
 
 
 def test_what_it_has_not_is_refused():
-    for tuning in ((("releaser", 1),), (("stages", 3),), (("step_m", 32),)):
+    for tuning in ((("releaser", 1),), (("stages", 3),), (("step_m", 32),), (("stages_dq", 2),)):
         with pytest.raises(ValueError, match=r"^variant\.tuning has"):
             build(variant(tuning=tuning), ARCH)
     with pytest.raises(ValueError, match=r"^variant\.tuning has transposed"):
         build(variant(128, tile_n=64, tuning=(("transposed", 1),)), ARCH)
+    with pytest.raises(ValueError, match=r"^variant\.tuning has transposed"):
+        build(variant(128, tuning=(("runs", 1), ("stages_dq", 2))), ARCH)
 
 
-WITH_RUNS, DELAYED = (("runs", 1),), (("delays", 1),)
 SPECS = {
     "full": Spec((150,), (130,), dim=128, tile_m=128),
     "band, ordered": Spec((150, 300), (330, 270), 2, 1, dim=128, tile_m=128, mask="causal", deterministic=True),
@@ -191,25 +224,32 @@ SPECS = {
         tuning=WITH_RUNS,
     ),
     "runs of tiles, ordered, intervals, float16, a view": Spec(
-        (1290,), (400,), 2, 1, dim=104, tile_m=128, mask="documents", dtype=torch.float16, view=True, deterministic=True
+        (1290,),
+        (400,),
+        2,
+        1,
+        dim=104,
+        tile_m=128,
+        mask="documents",
+        dtype=torch.float16,
+        view=True,
+        deterministic=True,
+        tuning=WITH_RUNS,
     ),
-    "full, ordered, dQ of the step before": Spec(
-        (300, 130), (330, 140), 2, 1, dim=64, tile_m=128, deterministic=True, tuning=DELAYED
-    ),
-    "random, ordered: two buffers of dQ": Spec(
-        (300, 130), (330, 140), 2, 1, dim=128, tile_m=128, mask="random", deterministic=True
-    ),
+    "two buffers of dQ": Spec((300, 130), (330, 140), 2, 1, dim=128, tile_m=128, mask="random", deterministic=True),
+    # 5 or 3 steps of each tile of keys: the next one begins with the other buffer
     "two buffers of dQ, tiles of 64 queries, packed": Spec(
-        (300, 130), (330, 140), 2, 1, dim=128, tile_m=64, deterministic=True, packed=True
+        (300, 130), (330, 140), 2, 2, dim=128, tile_m=64, deterministic=True, packed=True
     ),
     "two buffers of dQ, none of the step before": Spec(
         (300, 130), (330, 140), 2, 1, dim=128, tile_m=128, deterministic=True, tuning=(("delays", 0), ("stages_dq", 2))
     ),
+    "two buffers of dQ, atomic": Spec((300, 130), (330, 140), 2, 2, dim=128, tile_m=64, tuning=(("stages_dq", 2),)),
+    "two buffers of dQ, a soft cap": Spec(
+        (300, 130), (330, 140), 2, 1, dim=128, tile_m=128, mask="random", softcap=1.5, deterministic=True
+    ),
     "one buffer of dQ, as asked": Spec(
         (300, 130), (330, 140), 2, 1, dim=128, tile_m=128, mask="random", deterministic=True, tuning=(("stages_dq", 1),)
-    ),
-    "ordered, a soft cap": Spec(
-        (300, 130), (330, 140), 2, 1, dim=128, tile_m=128, mask="random", softcap=1.5, deterministic=True
     ),
     "no runs, as asked": Spec((700,), (130,), 2, 1, dim=128, tile_m=128, tuning=(("runs", 0),)),
     "no runs with a soft cap": Spec((700,), (130,), 2, 1, dim=128, tile_m=128, softcap=1.5),
@@ -225,14 +265,27 @@ OF_DAILY = (
         "more blocks than the entry buffer holds",
     ),
     *("float32", "runs of tiles, three windows of pieces, packed", "no keys"),
-    "runs of tiles, ordered, two windows of entries, packed",
-    "full, ordered, dQ of the step before",
+    *("runs of tiles, ordered, two windows of entries, packed", "two buffers of dQ"),
+    "two buffers of dQ, tiles of 64 queries, packed",
 )
 
 
 @pytest.mark.parametrize("name", daily(list(SPECS), OF_DAILY))
 def test_gradients(name):
-    check(SPECS[name])
+    """By the kernel that the name tells of; and it asks for the shared memory of its tiling, and a little for announced
+    tiles, mbarriers and what aligns them."""
+    kernels = {}
+
+    def kept(of, injection):
+        kernels[of.kind] = of, loaded(of, injection)
+        return kernels[of.kind][1]
+
+    _, reports = checked(SPECS[name], compiled=kept)
+    of, compiled = kernels["backward"]
+    tiling, [launch] = choose_tiling(of, ARCH), compiled.host.launches
+    assert bool(products_of(reports[1], "m64n80k16")) == name.startswith("runs of tiles")
+    assert (tiling.stages_dq == 2) == name.startswith("two buffers of dQ")
+    assert tiling.shared_bytes <= launch.shared <= min(tiling.shared_bytes + 1024, SHARED_MEMORY[90])
 
 
 @pytest.mark.parametrize(
@@ -250,17 +303,32 @@ def test_ordered_adds_have_the_same_bits_in_every_schedule(dim, tile_m, mask, or
 # Ranks of the tiles of a run are equal, or descend, or ascend; runs of different CTAs begin at different tiles
 ORDERED_RUNS = {
     "full": Spec((1300,), (390,), 2, 1, dim=128, tile_m=128, deterministic=True, tuning=WITH_RUNS),
-    "causal": Spec((1200,), (1100,), dim=128, tile_m=128, mask="causal", deterministic=True),
+    "causal": Spec((1200,), (1100,), dim=128, tile_m=128, mask="causal", deterministic=True, tuning=WITH_RUNS),
     "causal, descending": Spec(
-        (1300,), (900,), dim=128, tile_m=128, mask="causal", deterministic=True, schedule="descending"
+        *((1300,), (900,)),
+        dim=128,
+        tile_m=128,
+        mask="causal",
+        deterministic=True,
+        schedule="descending",
+        tuning=WITH_RUNS,
     ),
-    "window": Spec((1400,), (1400,), dim=128, tile_m=128, mask="window", deterministic=True, schedule="permutation"),
+    "window": Spec(
+        *((1400,), (2304,)),  # a third of the keys are seen: five whole tiles
+        dim=128,
+        tile_m=128,
+        mask="window",
+        deterministic=True,
+        schedule="permutation",
+        tuning=WITH_RUNS,
+    ),
 }
 
 
 @pytest.mark.parametrize(("name", "order", "slots"), covering(list(ORDERED_RUNS), SCHEDULES, [1, 3, 9], strength=1))
 def test_ordered_runs_have_the_same_bits_in_every_schedule(name, order, slots):
-    first = check(ORDERED_RUNS[name])
+    first, reports = checked(ORDERED_RUNS[name])
+    assert products_of(reports[1], "m64n80k16")
     again = check(ORDERED_RUNS[name], resident_ctas=slots, warp_schedule=order, seed=slots, dispatch="permuted")
     assert all(torch.equal(x, again[name]) for name, x in first.items())
 
@@ -296,11 +364,7 @@ def test_runs_ascend_or_descend(order, runs, deterministic):
     problem, out, reports = run(spec, blocks=in_order_of(spec, order))
     assert [(r.status, r.findings) for r in reports] == [("finished", [])] * 3, "\n".join(map(str, reports))
     assert max(errors(problem, out).values()) <= 1
-    [(source, executed)] = reports[1].executions
-    wide, narrow = (
-        sum(int(n) for x, n in zip(source, executed, strict=True) if shape in x.text)
-        for shape in ("m64n80k16", "m64n64k16")
-    )
+    wide, narrow = (products_of(reports[1], shape) for shape in ("m64n80k16", "m64n64k16"))
     assert wide + narrow and wide * 2 * (10 - 5 * runs) == narrow * 8 * runs
 
 
@@ -334,6 +398,11 @@ def changed(monkeypatch, spec, resident_ctas=9, **functions):
     return run(spec, compiled=built, resident_ctas=resident_ctas, warp_schedule="random", seed=3)
 
 
+def said_of(reports) -> set[str]:
+    """The states in which the kernels ended, and the kinds of what was found."""
+    return {r.status for r in reports} | {finding.kind for r in reports for finding in r.findings}
+
+
 def test_a_step_in_two_tiles_gives_the_same_bits_if_it_waits_for_the_second(monkeypatch):
     """The bits are those of the kernel that adds at once where the second tile's semaphore has its rank."""
     first = check(ORDERED_RUNS["causal"])
@@ -363,24 +432,89 @@ def _acquire_one_for_both(w, block, group) -> None:
 
 
 @cute.jit
-def _empty_when_committed(group, later, needed) -> None:
+def _empty_when_committed(group, later, buffer) -> None:
     cute.arch.sync_warp()
-    if needed:
-        turns.arrive_dq(turns.DqBarrier.EMPTY, group)
+    turns.arrive_dq(DqBarrier.EMPTY, group, buffer)
+
+
+# bug → (what the emulated GPU says, other function of dq_warps.py)
+OF_DQ_WARPS = {
+    "both dQ warps wait for the first warpgroup's semaphore": (("race", "deadlock"), "acquire", _acquire_one_for_both),
+    "a buffer is said to be empty before it has been read": (("race",), "empty", _empty_when_committed),
+}
 
 
 @pytest.mark.parametrize(
-    ("bug", "name", "function"),
+    ("bug", "dim"),
     [
-        ("both dQ warps wait for the first warpgroup's semaphore", "acquire", _acquire_one_for_both),
-        ("a buffer is said to be empty before it has been read", "empty", _empty_when_committed),
+        nightly_unless(dim == of_daily, bug, dim)
+        for bug, of_daily in zip(OF_DQ_WARPS, (64, 128), strict=True)
+        for dim in (64, 128)
     ],
 )
-@pytest.mark.parametrize("dim", [64, nightly_unless(False, 128)])
-def test_planted_bugs_of_dq_warps_are_seen(bug, name, function, dim, monkeypatch):
+def test_planted_bugs_of_dq_warps_are_seen(bug, dim, monkeypatch):
+    kinds, name, function = OF_DQ_WARPS[bug]
     monkeypatch.setattr(dq_warps, name, function)
     *_, reports = changed(monkeypatch, replace(ORDERED, dim=dim))
-    assert any(r.status == "deadlock" or r.findings for r in reports), bug
+    assert any(said.startswith(kinds) for said in said_of(reports)), said_of(reports)
+
+
+def _the_first(w, step) -> Int32:
+    return Int32(0)
+
+
+@cute.jit
+def _add_other(w, step, group, buffer) -> None:
+    ADD_SHARE(w, step, group, 1 - buffer)
+
+
+@cute.jit
+def _add_from_first(w, group, before) -> Int32:
+    return dq_warps.add_steps_in_order(w, group, Int32(0))
+
+
+@cute.jit
+def _at_once(which, group, buffer) -> None:
+    pass
+
+
+@cute.jit
+def _arrive_when_empty(which, group, buffer) -> None:
+    turns.await_dq(DqBarrier.EMPTY, group, buffer)
+    turns.arrive_dq(which, group, buffer)
+
+
+@cute.jit
+def _offer_first(w, group) -> None:
+    turns.arrive_dq(DqBarrier.EMPTY, group)
+
+
+ADD_SHARE = dq_warps.add_share
+# bug → (what the emulated GPU says; where the bug is; other functions there, "turns": as that module sees turns.py)
+OF_BUFFERS = {
+    "a buffer is written before it is empty": (
+        *("race", mainloop),
+        {"turns": {"await_dq": _at_once, "arrive_dq": _arrive_when_empty}},
+    ),
+    "the dQ warps count each tile's steps from its first one": (
+        *("deadlock", kernel.TransposedBackward),
+        {"add_dq_in_order": staticmethod(_add_from_first)},
+    ),
+    "the dQ warps add what is in the other buffer": ("race", dq_warps, {"add_share": _add_other}),
+    "the dQ warps have the first buffer alone": ("deadlock", dq_warps, {"turns": {"buffer_of": _the_first}}),
+    "the multiplying warps have the first buffer alone": ("deadlock", mainloop, {"turns": {"buffer_of": _the_first}}),
+    "one buffer of two is offered": ("deadlock", kernel, {"turns": {"offer_dq": _offer_first}}),
+}
+
+
+@pytest.mark.parametrize("bug", daily(list(OF_BUFFERS), list(OF_BUFFERS)[:2]))
+def test_planted_bugs_of_two_buffers_of_dq_are_seen(bug, monkeypatch):
+    kind, where, others = OF_BUFFERS[bug]
+    for name, other in others.items():
+        seen = SimpleNamespace(**vars(turns) | other) if name == "turns" else other
+        monkeypatch.setattr(where, name, seen)
+    *_, reports = changed(monkeypatch, SPECS["two buffers of dQ, tiles of 64 queries, packed"], resident_ctas=3)
+    assert any(said.startswith(kind) for said in said_of(reports)), said_of(reports)
 
 
 @cute.jit
@@ -467,15 +601,36 @@ def test_planted_bugs_of_shared_ds_are_seen(bug, name, monkeypatch):
     assert any(r.status == "deadlock" or r.findings for r in reports), bug
 
 
-def test_dq_comes_a_step_later_where_ctas_wait_little():
-    def delays(dim, mask, deterministic, **more):
-        return choose_tiling(variant(dim, mask, deterministic=deterministic, **more), ARCH).delays_dq
+def tiling_of(dim, mask, deterministic, **more):
+    return choose_tiling(variant(dim, mask, deterministic=deterministic, **more), ARCH)
 
-    assert all(delays(64, mask, False) for mask in MASKS)
-    assert delays(64, "band", True) and not delays(64, "none", True)
-    assert delays(64, "none", True, tuning=DELAYED) and not delays(64, "none", False, tuning=(("delays", 0),))
-    assert delays(128, "band", False) and delays(128, "none", False, tuning=WITH_RUNS)
-    assert not delays(128, "none", False) and not delays(128, "band", True)
+
+def test_ordered_adds_have_runs_only_where_asked_for():
+    for mask in MASKS:
+        assert tiling_of(128, mask, False).runs == (mask in ("band", "intervals"))
+        assert not tiling_of(128, mask, True).runs and tiling_of(128, mask, True, tuning=WITH_RUNS).runs
+        assert not any(tiling_of(64, mask, deterministic).runs for deterministic in (False, True))
+
+
+def test_dq_comes_a_step_later_but_for_ordered_runs_and_where_shared_memory_is_the_bound():
+    for mask in MASKS:
+        assert all(tiling_of(64, mask, deterministic).delays_dq for deterministic in (False, True))
+        assert tiling_of(128, mask, True).delays_dq and not tiling_of(128, mask, True, tuning=WITH_RUNS).delays_dq
+        atomic = tiling_of(128, mask, False)
+        assert atomic.delays_dq == atomic.runs and tiling_of(128, mask, False, tuning=WITH_RUNS).delays_dq
+    asked = (("delays", 0),)
+    assert not any(tiling_of(dim, "none", True, tuning=asked).delays_dq for dim in (64, 128))
+
+
+def test_ordered_adds_of_blocks_at_random_have_two_buffers_of_dq():
+    for mask in MASKS:
+        assert tiling_of(128, mask, True).stages_dq == (1 if mask in ("band", "intervals") else 2)
+        assert tiling_of(128, mask, True, tuning=WITH_RUNS).stages_dq == 1
+        others = tiling_of(128, mask, False), tiling_of(64, mask, False), tiling_of(64, mask, True)
+        assert {tiling.stages_dq for tiling in others} == {1}
+    for asked in (1, 2):
+        tunings = (tiling_of(128, mask, True, tuning=(("stages_dq", asked),)) for mask in ("none", "band"))
+        assert {tiling.stages_dq for tiling in tunings} == {asked}
 
 
 def test_the_launcher_knows_full_masks():
@@ -487,8 +642,9 @@ def test_the_launcher_knows_full_masks():
 
     full = dense(512, 512)
     assert tuning(128, False, full) == tuning(128, True, full) == WITH_RUNS
-    assert tuning(64, True, full) == DELAYED
-    assert tuning(64, False, full) == tuning(128, False, full, softcap=1.0) == ()
+    assert tuning(64, False, full) == tuning(64, True, full) == tuning(128, False, full, softcap=1.0) == ()
+    for blocks in (full, causal(512, 512)):  # steps of 128 queries would spill what a soft cap needs
+        assert tuning(64, True, blocks, softcap=1.0) == tuning(64, False, blocks, softcap=1.0) == (("step_m", 64),)
     listed = replace(full, schedule=Schedule("ascending"))
     assert tuning(128, True, listed) == tuning(64, True, listed) == ()
 
