@@ -276,7 +276,7 @@ def rescale(w: Work, acc_s_mn: cute.Tensor) -> None:
         behind = behind | ((row_max[i] - row_ref[i]) * w.to_log2 > LAG)
     for _ in cutlass.range(mask_words.branch(cute.arch.vote_any_sync(behind))):
         for i in cutlass.range_constexpr(n_rows):
-            factor = factor_of(row_ref[i] * w.to_log2, finite_of(row_max[i]) * w.to_log2)
+            factor = factor_of(row_ref[i], finite_of(row_max[i]), w.to_log2)
             row_sum[i] = row_sum[i] * factor
             acc_o_mn[i, None] = acc_o_mn[i, None].load() * factor
             row_ref[i] = row_max[i]
@@ -321,9 +321,11 @@ def finite(reference: Float32) -> Float32:
 
 
 @cute.jit
-def correction(old: Float32, new: Float32) -> Float32:
-    """The factor of sums relative to the old maximum, maxima in units of log2. 0 for an old one of -inf."""
-    return cute.math.exp2(old - new, fastmath=True)
+def correction(old: Float32, new: Float32, to_log2: Float32) -> Float32:
+    """The factor of sums relative to the old maximum: 0 for one of -inf, exactly 1 where it has not moved. (Of maxima
+    that are scaled apart, ptxas makes one of the products a part of the difference, which then is not 0 where they are
+    equal; over many steps sums that follow in every step would drift.)"""
+    return cute.math.exp2((old - new) * to_log2, fastmath=True)
 
 
 def tanh(values: cute.TensorSSA) -> cute.TensorSSA:

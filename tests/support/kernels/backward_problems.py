@@ -37,8 +37,8 @@ class Spec:
 
     view: operands are slices of wider tensors, so that no strides are the dense ones
     float32: gradients' dtype, else dtype
-    mask: full, causal (bottom right), window, documents, random (packed bits per head: blocks, empty blocks, single
-    elements)
+    mask: full, causal (bottom right), window, documents, prefixes (one for each query, of intervals: causal, top left),
+    random (packed bits per head: blocks, empty blocks, single elements)
     """
 
     lens_q: tuple[int, ...]
@@ -243,6 +243,10 @@ def _blocks(spec: Spec, generator: torch.Generator, device: str) -> tuple[BlockS
         keep = n < bounds[:, :, 0, :, None]
         for f in (1, 3):
             keep = keep | ((n >= bounds[:, :, f, :, None]) & (n < bounds[:, :, f + 1, :, None]))
+    elif spec.mask == "prefixes":
+        bounds = (m + 1).T.to(torch.int32)[None, None]
+        blocks = intervals(bounds.to(device), lens_q, lens_k, **tiles)
+        keep = (n <= m)[None, None]
     else:
         shape = (len(lens_q), spec.heads_q, -(-longest_q // 32), -(-longest_k // 32))
         coarse = torch.rand(shape, generator=generator).repeat_interleave(32, 2).repeat_interleave(32, 3)

@@ -222,7 +222,7 @@ def advance(w, acc_s: cute.Tensor, s: Int32) -> None:
     row_max = layouts.rows_columns(acc_s)[0, None].load().reduce(cute.ReductionOp.MAX, row_ref[0], 0)
     moved = cute.arch.vote_any_sync((row_max - row_ref[0]) * w.to_log2 > LAG)
     for _ in cutlass.range(mask_words.branch(moved)):
-        factor = factor_of(row_ref[0] * w.to_log2, finite_of(row_max) * w.to_log2)
+        factor = factor_of(row_ref[0], finite_of(row_max), w.to_log2)
         row_sum[0] = row_sum[0] * factor
         row_ref[0] = row_max
         if s > 0:

@@ -171,7 +171,7 @@ def advance(w) -> Boolean:
     moved = cute.arch.vote_any_sync(behind)
     for _ in cutlass.range(mask_words.branch(moved)):
         for i in cutlass.range_constexpr(n_rows):
-            factors[i] = factor_of(row_ref[i] * w.to_log2, finite_of(row_max[i]) * w.to_log2)
+            factors[i] = factor_of(row_ref[i], finite_of(row_max[i]), w.to_log2)
             row_sum[i] = row_sum[i] * factors[i]
             row_ref[i] = row_max[i]
     return moved
@@ -184,7 +184,7 @@ def follow(w) -> None:
     row_ref, row_sum, factors, factor_of, finite_of = w.row_ref, w.row_sum, w.factors, w.correction, w.finite
     for i in cutlass.range_constexpr(cute.size(row_ref)):
         row_max = mma.quad_max(acc_s_mn[i, None].load().reduce(cute.ReductionOp.MAX, row_ref[i], 0))
-        factors[i] = factor_of(row_ref[i] * w.to_log2, finite_of(row_max) * w.to_log2)
+        factors[i] = factor_of(row_ref[i], finite_of(row_max), w.to_log2)
         row_sum[i] = row_sum[i] * factors[i]
         row_ref[i] = row_max
 

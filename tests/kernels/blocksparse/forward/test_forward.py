@@ -167,7 +167,7 @@ def test_a_planted_bug_is_seen(point):
         pass
 
     @cute.jit
-    def one(old, new):
+    def one(old, new, to_log2):
         return Float32(1.0)
 
     p = problem(Case((64,), (150,), 1, 1, dim=32, spread=2.0), DEVICE)

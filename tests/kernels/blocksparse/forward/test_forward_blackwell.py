@@ -292,7 +292,7 @@ def test_rows_whose_maxima_grow_with_every_step_are_right(schedule):
     ("point", "replacement", "spread"),
     [
         nightly_unless(False, "keep_keys", lambda rows, keys_left: None, 0.5),
-        nightly_unless(False, "correction", lambda old, new: 1.0, 4.0),
+        nightly_unless(False, "correction", lambda old, new, to_log2: 1.0, 4.0),
         ("kv_head_of", lambda head, heads_q, heads_kv: head % heads_kv, 1.0),
     ],
 )

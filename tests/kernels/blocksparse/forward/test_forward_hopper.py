@@ -3,7 +3,10 @@
 import re
 import shutil
 import subprocess
+from collections import Counter
 from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
@@ -32,6 +35,8 @@ from kernels.blocksparse.spec.variant import (
 )
 
 BY_TMA = {"rescale": 1, "tma": 1, "turns": 1}
+
+CUOBJDUMP = Path(find_spec("triton").origin).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 
 
 def variant(dim=64, tile_m=128, tile_n=128, mask="none", **options):
@@ -80,6 +85,27 @@ def test_products_of_wide_tiles_are_not_serialised(mask, tmp_path):
     if "Unsupported .version" in said.stderr:
         pytest.skip("this ptxas is too old for the PTX")
     assert said.returncode == 0 and "serialized" not in said.stderr, said.stderr
+
+
+@pytest.mark.skipif(shutil.which("ptxas") is None or not CUOBJDUMP.exists(), reason="needs ptxas and cuobjdump")
+@pytest.mark.parametrize("tile_n", daily([64, 128], [64]))
+def test_factors_of_sums_are_exactly_one_where_no_maximum_has_moved(tile_n, tmp_path):
+    """Their exponents are products of a difference. A difference of products would be one product fused with the other
+    one's rounded value (FFMA), which is not 0 where they are equal: LSE drifts over the steps of wide tiles, which
+    rescale in each. The exponents of scores are fused so: 32 of a thread in a step of 64 keys."""
+    path, cubin = tmp_path / "kernel.ptx", tmp_path / "kernel.cubin"
+    path.write_text(ptx_of(variant(tile_m=WIDE, tile_n=tile_n, mask="bits"), "sm_90a"))
+    said = subprocess.run(["ptxas", "-arch=sm_90a", path, "-o", cubin], capture_output=True, text=True, check=False)
+    if "Unsupported .version" in said.stderr:
+        pytest.skip("this ptxas is too old for the PTX")
+    sass = subprocess.run([CUOBJDUMP, "-sass", cubin], capture_output=True, text=True, check=True).stdout
+    writer, exponents = dict[str, str](), Counter[str]()
+    for operation, written, read in re.findall(r"([A-Z0-9_.]+) (R\d+)(?:, -?\|?(R\d+))?", sass):
+        if operation == "MUFU.EX2":
+            exponents[writer.get(read, "")] += 1
+        writer[written] = operation
+    steps = exponents["FFMA"] // (tile_n // 2)
+    assert steps >= 1 and exponents == {"FFMA": steps * tile_n // 2, "FMUL": 2 * steps}
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_100a", "sm_120a"])
@@ -330,7 +356,7 @@ def test_a_wrong_load_by_tma_is_found(point, replacement):
     ("point", "replacement", "spread"),
     [
         nightly_unless(False, "keep_keys", lambda rows, keys_left: None, 0.5),
-        nightly_unless(False, "correction", lambda old, new: 1.0, 4.0),
+        nightly_unless(False, "correction", lambda old, new, to_log2: 1.0, 4.0),
         ("kv_head_of", lambda head, heads_q, heads_kv: head % heads_kv, 1.0),
     ],
 )
