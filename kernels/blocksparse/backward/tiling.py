@@ -255,7 +255,7 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
     chosen = {"transposed": 1, "step_m": step_m, "stages": 2, "stages_ds": 2, "wide_stores": 1, "runs": runs}
     chosen |= {"delays": int(delays), "stages_dq": stages_dq}
     wrong = {name: value for name, value in overrides.items() if chosen.get(name) != value}
-    if variant.products != "wgmma" or tile_n != 128 or wrong or step_m not in (64, 128):
+    if variant.products != "wgmma" or tile_n != 128 or wrong or step_m not in (64, 128) or stages_dq not in (1, 2):
         raise ValueError(
             f"variant.tuning has transposed: it needs products 'wgmma', tile_n 128 and no values but {chosen}, "
             f"got {variant.products!r}, {tile_n} and {overrides}"

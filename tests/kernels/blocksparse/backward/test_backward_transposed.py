@@ -175,8 +175,9 @@ def test_what_it_has_not_is_refused():
             build(variant(tuning=tuning), ARCH)
     with pytest.raises(ValueError, match=r"^variant\.tuning has transposed"):
         build(variant(128, tile_n=64, tuning=(("transposed", 1),)), ARCH)
-    with pytest.raises(ValueError, match=r"^variant\.tuning has transposed"):
-        build(variant(128, tuning=(("runs", 1), ("stages_dq", 2))), ARCH)
+    for tuning in ((("runs", 1), ("stages_dq", 2)), (("stages_dq", 3),), (("stages_dq", 0),)):
+        with pytest.raises(ValueError, match=r"^variant\.tuning has transposed"):
+            build(variant(128, tuning=tuning), ARCH)
 
 
 SPECS = {
