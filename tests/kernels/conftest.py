@@ -1,6 +1,7 @@
 """The kernels' tests run on a GPU where there is one, and in Triton's interpreter elsewhere."""
 
 import os
+from contextlib import suppress
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the interpreter multiplies small tiles
 
@@ -9,6 +10,10 @@ import torch
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+    # Triton imports this at the first launch, where it asks for the variable again: by then a test in the same process
+    # may have loaded target files that need it unset
+    with suppress(ImportError):
+        import triton.experimental.gluon  # noqa: F401
 
 
 @pytest.fixture(autouse=True)
