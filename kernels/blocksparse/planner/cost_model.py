@@ -73,8 +73,8 @@ class LaunchOrder(NamedTuple):
 
 
 def orders(segments: Segments, slots: int, costs: Costs, in_order: bool = False) -> dict[str, LaunchOrder]:
-    """What the policies make of one (sequence, unit) on so many slots, the simplest first. in_order: rows are visited
-    merged, and in no other order."""
+    """The orders that the policies make for one (sequence, unit) on so many slots, by name, the simplest policy first.
+    in_order: rows are visited merged, and in no other order."""
     slots = max(min(slots, len(segments)), 1)
     work = np.array([sum(len(part) for part in parts) for parts in segments])
     ladder = np.arange(len(segments))

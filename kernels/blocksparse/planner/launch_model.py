@@ -38,8 +38,8 @@ GROUPS = 2  # of concurrent pairs that are played through; those behind them tak
 
 @dataclass(frozen=True)
 class Launch:
-    """What is launched where. slots: CTAs that are resident at once; pairs: concurrent (sequence, unit) pairs, of
-    `units` in all; held: m blocks that the cache holds, of all pairs together."""
+    """Sizes of a launch. slots: CTAs that are resident at once; pairs: concurrent (sequence, unit) pairs, of `units` in
+    all; held: m blocks that the cache holds, of all pairs together."""
 
     slots: int
     pairs: int = 1
@@ -128,7 +128,7 @@ def bound(segments: Segments, launch: Launch, costs: Costs) -> float:
 
 
 def chosen_again(segments: Segments, known: LaunchOrder, launch: Launch, costs: Costs, visit: Order) -> LaunchOrder:
-    """The same launch order, with the visits that a policy chooses for the second group of concurrent pairs, or for the
+    """A launch order with the visits that a policy chooses for the second group of concurrent pairs, or for the
     first where there is one: its CTAs begin where others end."""
     units = min(launch.units, GROUPS * launch.side_by_side)
     rows = [_row(parts, known.visits[n], known.visit, costs) for n, parts in enumerate(segments)]

@@ -229,7 +229,7 @@ def _planned(blocks: BlockSparse, sizes: Sizes, pairs: int, costs: Costs, least_
 
 
 def segments_of(blocks: BlockSparse, heads: int, heads_of_cta: int) -> Iterator[Segments]:
-    """What CTAs visit, of each (sequence, of `heads` KV heads one): lists of `heads_of_cta` query heads."""
+    """The segments of each sequence and each of `heads` KV heads; heads_of_cta: query heads that a CTA visits."""
     assert blocks.backward is not None
     lists = (blocks.backward.partial, blocks.backward.full)
     rows = [_rows(one) for one in lists]

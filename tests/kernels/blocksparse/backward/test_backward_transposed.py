@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,15 +17,13 @@ import torch
 pytest.importorskip("cutlass")
 pytest.importorskip("llvmlite")
 
-import backward_problems
 import cutlass
 from backward_problems import Spec, errors, make
 from blocksparse_runs import ptx_of
 from covering import covering, daily, nightly_unless
 from cutlass import Boolean, Int32, cute
+from transposed_backward import ARCH, WITH_RUNS, check, checked, loaded, products_of, run, variant
 
-from fuzz.compiling import obtain
-from fuzz.devices.cuda import build_of
 from fuzz.devices.emulator import Emulator
 from fuzz.devices.emulator.config import ALL_CHECKS
 from kernels.blocksparse.backward.mainloop_mma import release, wait
@@ -42,65 +39,12 @@ from kernels.blocksparse.backward.transposed import (
 )
 from kernels.blocksparse.backward.transposed.turns import DqBarrier
 from kernels.blocksparse.compile.build import build
-from kernels.blocksparse.launch.backward import backward_variants
-from kernels.blocksparse.lists.bands import causal
-from kernels.blocksparse.lists.builder import dense
-from kernels.blocksparse.lists.schedule import Schedule
 from kernels.blocksparse.lists.types import BlockSparse
 from kernels.blocksparse.lists.write_order import with_order
-from kernels.blocksparse.spec.signature import ordered
-from kernels.blocksparse.spec.variant import MASKS, NO_INJECTION, OF_POSTPROCESS, OF_PREPROCESS, Variant
+from kernels.blocksparse.spec.variant import MASKS, NO_INJECTION, OF_POSTPROCESS, OF_PREPROCESS
 from kernels.mutants.blocksparse.table import MUTANTS
 
-ARCH = "sm_90a"
 SCHEDULES = ["in_order", "random", "oldest_last", "greedy"]
-WITH_RUNS = (("runs", 1),)
-
-
-def variant(dim=64, mask="none", **options):
-    return Variant(
-        **{"kind": "backward", "dtype": "bfloat16", "dim_padded": dim, "mask": mask, "products": "wgmma", **options}
-    )
-
-
-@cache
-def loaded(of, injection=NO_INJECTION):
-    compiled = build(of, ARCH, injection) if injection.replacements else obtain(build_of(of, ARCH, NO_INJECTION)).folder
-    return Emulator(strict=False, checks=ALL_CHECKS).load(compiled)
-
-
-def run(spec: Spec, injection=NO_INJECTION, compiled=loaded, blocks=None, **emulated):
-    """(problem, gradients, reports), with other block lists if given. Where adds are not ordered, their order is no
-    finding. As many persistent CTAs are launched as are resident."""
-    problem = make(replace(spec, products="wgmma", tile_n=128))
-    problem = problem if blocks is None else replace(problem, blocks=blocks)
-    checks = ALL_CHECKS if spec.deterministic else ALL_CHECKS - {"unordered_adds"}
-    emulated = {"resident_ctas": 3, **emulated}
-    emulator = Emulator(strict=False, checks=checks, **emulated)
-    reports = []
-
-    def launch(of, values):
-        assert of.kind == "preprocess" or choose_tiling(of, ARCH).transposed
-        if of.kind == "backward":
-            values = {**values, "resident": emulated["resident_ctas"]}
-        if not reports or reports[-1].status == "finished":
-            reports.append(compiled(of, injection.part(of.kind))(*ordered(of.kind, values), emulator=emulator))
-
-    out, _ = backward_problems.run(problem, launch)
-    return problem, out, reports
-
-
-def checked(spec: Spec, **options):
-    """(gradients, reports) of a run in which nothing was found."""
-    problem, out, reports = run(spec, **options)
-    assert [(r.status, r.findings) for r in reports] == [("finished", [])] * len(reports), "\n".join(map(str, reports))
-    found = errors(problem, out)
-    assert max(found.values()) <= 1, found
-    return out, reports
-
-
-def check(spec: Spec, **options):
-    return checked(spec, **options)[0]
 
 
 @pytest.mark.parametrize("dim", [64, 128])
@@ -114,12 +58,6 @@ def test_loads_are_bulk_copies_and_dq_is_added_by_bulk_reductions(dim):
         assert form in ptx, form
     for form in ("mma.sync", "ldmatrix", "red.relaxed.gpu.global.add", ".local"):
         assert form not in ptx, form
-
-
-def products_of(report, shape: str) -> int:
-    """How many products of a shape, such as "m64n80k16", the kernel has issued."""
-    [(source, executed)] = report.executions
-    return sum(int(n) for x, n in zip(source, executed, strict=True) if shape in x.text)
 
 
 CUOBJDUMP = Path(find_spec("triton").origin).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -157,27 +95,6 @@ def test_products_run_beside_other_work_and_their_registers_are_not_spilled(dim,
         steps = role[role.index(what) : role.rindex(what)] if role.count(what) > 1 else role
         assert not re.search(r"\b(STL|LDL)\b", steps)
     assert sum("ATOMG" in role for role in roles) == 1
-
-
-@pytest.mark.parametrize("dim", [64, 128])
-@pytest.mark.parametrize("tile_m", [64, 128])
-@pytest.mark.parametrize("deterministic", [False, True])
-def test_every_tiling_fits_into_shared_memory(dim, tile_m, deterministic):
-    for mask in MASKS:
-        tiling = choose_tiling(variant(dim, mask, tile_m=tile_m, deterministic=deterministic), ARCH)
-        assert tiling.shared_bytes <= SHARED_MEMORY[90]
-        assert tiling.step_m == (128 if (dim, tile_m) == (64, 128) else 64)
-
-
-def test_what_it_has_not_is_refused():
-    for tuning in ((("releaser", 1),), (("stages", 3),), (("step_m", 32),), (("stages_dq", 2),)):
-        with pytest.raises(ValueError, match=r"^variant\.tuning has"):
-            build(variant(tuning=tuning), ARCH)
-    with pytest.raises(ValueError, match=r"^variant\.tuning has transposed"):
-        build(variant(128, tile_n=64, tuning=(("transposed", 1),)), ARCH)
-    for tuning in ((("runs", 1), ("stages_dq", 2)), (("stages_dq", 3),), (("stages_dq", 0),)):
-        with pytest.raises(ValueError, match=r"^variant\.tuning has transposed"):
-            build(variant(128, tuning=tuning), ARCH)
 
 
 SPECS = {
@@ -599,54 +516,6 @@ def test_planted_bugs_of_shared_ds_are_seen(bug, name, monkeypatch):
     monkeypatch.setattr(turns, "barrier_table", halved)
     *_, reports = changed(monkeypatch, SPECS[name])
     assert any(r.status == "deadlock" or r.findings for r in reports), bug
-
-
-def tiling_of(dim, mask, deterministic, **more):
-    return choose_tiling(variant(dim, mask, deterministic=deterministic, **more), ARCH)
-
-
-def test_ordered_adds_have_runs_only_where_asked_for():
-    for mask in MASKS:
-        assert tiling_of(128, mask, False).runs == (mask in ("band", "intervals"))
-        assert not tiling_of(128, mask, True).runs and tiling_of(128, mask, True, tuning=WITH_RUNS).runs
-        assert not any(tiling_of(64, mask, deterministic).runs for deterministic in (False, True))
-
-
-def test_dq_comes_a_step_later_but_for_ordered_runs_and_where_shared_memory_is_the_bound():
-    for mask in MASKS:
-        assert all(tiling_of(64, mask, deterministic).delays_dq for deterministic in (False, True))
-        assert tiling_of(128, mask, True).delays_dq and not tiling_of(128, mask, True, tuning=WITH_RUNS).delays_dq
-        atomic = tiling_of(128, mask, False)
-        assert atomic.delays_dq == atomic.runs and tiling_of(128, mask, False, tuning=WITH_RUNS).delays_dq
-    asked = (("delays", 0),)
-    assert not any(tiling_of(dim, "none", True, tuning=asked).delays_dq for dim in (64, 128))
-
-
-def test_ordered_adds_of_blocks_at_random_have_two_buffers_of_dq():
-    for mask in MASKS:
-        assert tiling_of(128, mask, True).stages_dq == (1 if mask in ("band", "intervals") else 2)
-        assert tiling_of(128, mask, True, tuning=WITH_RUNS).stages_dq == 1
-        others = tiling_of(128, mask, False), tiling_of(64, mask, False), tiling_of(64, mask, True)
-        assert {tiling.stages_dq for tiling in others} == {1}
-    for asked in (1, 2):
-        tunings = (tiling_of(128, mask, True, tuning=(("stages_dq", asked),)) for mask in ("none", "band"))
-        assert {tiling.stages_dq for tiling in tunings} == {asked}
-
-
-def test_the_launcher_knows_full_masks():
-    """Their rows are alike. Blocks at random have the same variant but for the tuning, and are slower with that."""
-
-    def tuning(dim, deterministic, blocks, **more):
-        q = torch.empty(1, 512, 2, dim, dtype=torch.bfloat16, device="meta")
-        return backward_variants(q, blocks, deterministic=deterministic, products="wgmma", **more)[1].tuning
-
-    full = dense(512, 512)
-    assert tuning(128, False, full) == tuning(128, True, full) == WITH_RUNS
-    assert tuning(64, False, full) == tuning(64, True, full) == tuning(128, False, full, softcap=1.0) == ()
-    for blocks in (full, causal(512, 512)):  # steps of 128 queries would spill what a soft cap needs
-        assert tuning(64, True, blocks, softcap=1.0) == tuning(64, False, blocks, softcap=1.0) == (("step_m", 64),)
-    listed = replace(full, schedule=Schedule("ascending"))
-    assert tuning(128, True, listed) == tuning(64, True, listed) == ()
 
 
 ORDERED = Spec((300, 130), (300, 140), 2, 1, dim=128, tile_m=128, mask="random", deterministic=True)

@@ -120,7 +120,8 @@ def test_as_many_heads_side_by_side_as_the_cache_holds():
 
 
 def test_masks_of_few_rows_a_cta_take_more_heads_side_by_side():
-    """What was faster on an H100 and an H200: windows what makes a wave and a half of CTAs, documents four waves."""
+    """The numbers of pairs that were faster on an H100 and an H200: of windows, pairs for a wave and a half of CTAs, of
+    documents for four waves."""
     q = torch.empty(1, 8192, 16, 128, dtype=torch.bfloat16, device="meta")
     assert concurrent_pairs(q, q, window(8192, 8192, left=2047), False) == 4
     assert concurrent_pairs(q, q, documents([1000, 4000], 8192, 8192), False) == 8
@@ -130,7 +131,7 @@ def test_masks_of_few_rows_a_cta_take_more_heads_side_by_side():
 
 
 def test_ordered_adds_take_what_the_cache_holds_where_no_cta_waits_long():
-    """What was fastest on an H100 or H200, or within 3 % of it."""
+    """The numbers of pairs that were fastest on an H100 or H200, or within 3 % of that."""
     for tokens, dim, of_causal, of_window in (
         (8192, 128, 4, 4),
         (8192, 64, 4, 4),
