@@ -162,13 +162,19 @@ def labelled(counts: dict[str, dict[str, int]]) -> str:
     return "; ".join(f"{c['found']} of {c['buggy']}, {c['alarms']} of {c['correct']}" for c in counts.values())
 
 
+def worst_of(score: dict[str, Any]) -> str:
+    """The most cases until a mutant was found; 'more than' a trial's cases where one was not."""
+    limit = score["settings"]["cases"]
+    return f"more than {limit}" if score["worst"] > limit else str(score["worst"])
+
+
 SECTIONS: dict[str, tuple[Row, ...]] = {
     "Finding bugs": (
         Row(
             "mutants found, one to five seeds each; cases until found, median of the bugs' medians, and worst",
             lambda r: (
                 f"{r['found']} of {r['mutants']}, in all {sum(bug['found'] for bug in r['bugs']):,} of "
-                f"{sum(bug['trials'] for bug in r['bugs']):,} trials; {r['median']:g} cases, worst {r['worst']}"
+                f"{sum(bug['trials'] for bug in r['bugs']):,} trials; {r['median']:g} cases, worst {worst_of(r)}"
             ),
             "score_host",
             (*ORACLES, "kernels"),

@@ -259,7 +259,8 @@ def targets(options: argparse.Namespace) -> int:
 def sanitize(options: argparse.Namespace) -> int:
     from fuzz.cli.sanitize import sanitize
 
-    settings = {"warp_schedule": options.warp_schedule, "seed": options.seed, "resident_ctas": options.resident_ctas}
+    settings = {"warp_schedule": options.warp_schedule, "seed": options.seed}
+    settings |= {"resident_ctas": options.resident_ctas, "contraction": options.contraction}
     return sanitize(Path(options.script), options.arguments, options.arch, options.check, settings)
 
 

@@ -18,7 +18,7 @@ from fuzz.cli.command import command as _command
 from fuzz.cli.command import every
 from fuzz.cli.exit_codes import SUMMARY
 from fuzz.cli.report import add_report
-from fuzz.devices.emulator.config import ALL_CHECKS, ARCHES, BLOCK_CHECKS, WARP_SCHEDULES
+from fuzz.devices.emulator.config import ALL_CHECKS, ARCHES, AS_WRITTEN, BLOCK_CHECKS, CONTRACTIONS, WARP_SCHEDULES
 from fuzz.ledger import place
 from fuzz.session import settings
 
@@ -251,6 +251,13 @@ def _sanitize(sub: Any) -> None:
     )
     command.add_argument("--seed", type=int, default=1, help="of the random schedule (1)")
     command.add_argument("--resident-ctas", type=_positive, default=4, metavar="N", help="CTAs resident at once (4)")
+    command.add_argument(
+        "--contraction",
+        default=AS_WRITTEN,
+        choices=CONTRACTIONS,
+        help="fuse the PTX's products with their sums, as its compiler may: of two products the first or the second "
+        "one (as_written: none)",
+    )
     command.add_argument(
         "--check",
         action="append",

@@ -109,6 +109,7 @@ BLOCKSPARSE = (
     "second_add_stores",
     "tail_keys_not_masked",
     "sums_not_rescaled",
+    "maxima_scaled_apart",
     "rank_direction",
     "rank_per_list",
     "head_ignored",

@@ -15,12 +15,13 @@ from typing import Any
 import torch
 
 from fuzz.devices.emulator import ptx
-from fuzz.devices.emulator.config import LaunchConfig
+from fuzz.devices.emulator.config import AS_WRITTEN, LaunchConfig
 from fuzz.devices.emulator.decode.decoder import Program, decode
 from fuzz.devices.emulator.execute.clusters.grid import cluster_of
 from fuzz.devices.emulator.execute.launch import execute
 from fuzz.devices.emulator.host.cuda_runtime import Argument, HostObject, Launch, export
 from fuzz.devices.emulator.host.tiled_tensor import MappedTensor, TiledTensor
+from fuzz.devices.emulator.ptx_contraction import contracted
 from fuzz.devices.emulator.report.report import EmulationError, Report
 from fuzz.devices.emulator.state.global_memory import Memory, Written
 from fuzz.devices.emulator.translate.compiled import Translation
@@ -48,12 +49,13 @@ class Emulator(LaunchConfig):
 
 
 class Programs:
-    """The kernels of one PTX module, decoded when first used."""
+    """The kernels of one PTX module, decoded when first used: by name, for a launch with clusters of several CTAs or
+    without, and by `LaunchConfig.contraction`."""
 
     def __init__(self, text: str) -> None:
         self.module = ptx.parse(text)
-        self.decoded: dict[tuple[str, bool], Program] = {}
-        self.translations: dict[tuple[str, bool], Translation] = {}
+        self.decoded: dict[tuple[str, bool, str], Program] = {}
+        self.translations: dict[tuple[str, bool, str], Translation] = {}
 
     def kernel(self, name: str) -> ptx.Kernel:
         """A kernel as it was read. Raises ValueError where the PTX does not have it."""
@@ -61,20 +63,20 @@ class Programs:
             raise ValueError(f"the PTX has no kernel {name!r}; it has {', '.join(self.module.kernels)}")
         return self.module.kernels[name]
 
-    def get(self, name: str, clustered: bool = False) -> Program:
-        """A kernel, `clustered` for a launch with clusters of several CTAs."""
-        kernel = self.kernel(name)
-        if (name, clustered) not in self.decoded:
-            self.decoded[name, clustered] = decode(
-                self.module, replace(kernel, registers=dict(kernel.registers)), clustered
-            )
-        return self.decoded[name, clustered]
+    def get(self, name: str, clustered: bool = False, contraction: str = AS_WRITTEN) -> Program:
+        """What decoding has made of a kernel."""
+        key = name, clustered, contraction
+        if key not in self.decoded:
+            kernel = contracted(self.kernel(name), contraction)
+            self.decoded[key] = decode(self.module, replace(kernel, registers=dict(kernel.registers)), clustered)
+        return self.decoded[key]
 
-    def translation(self, name: str, clustered: bool = False) -> Translation:
+    def translation(self, name: str, clustered: bool = False, contraction: str = AS_WRITTEN) -> Translation:
         """The machine code that there is of a kernel."""
-        if (name, clustered) not in self.translations:
-            self.translations[name, clustered] = Translation(self.get(name, clustered))
-        return self.translations[name, clustered]
+        key = name, clustered, contraction
+        if key not in self.translations:
+            self.translations[key] = Translation(self.get(*key))
+        return self.translations[key]
 
 
 class LoadedKernel:
@@ -215,8 +217,8 @@ def run(
         report.kernel = launch.kernel
         kernel = programs.kernel(launch.kernel)
         cluster, explicit = cluster_of(kernel, launch)
-        program = programs.get(launch.kernel, math.prod(cluster) > 1)
-        translation = programs.translation(launch.kernel, math.prod(cluster) > 1)
+        form = launch.kernel, math.prod(cluster) > 1, config.contraction
+        program, translation = programs.get(*form), programs.translation(*form)
         execute(config, program, translation, launch, memory, report, only, cluster, explicit)
         report.launches += 1
         if report.status != "finished":

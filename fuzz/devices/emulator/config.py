@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 ARCHES = ("sm_80", "sm_90a", "sm_100a")  # that kernels are compiled for
 WARP_SCHEDULES = ("in_order", "random", "oldest_last", "greedy")
 DISPATCHES = ("in_order", "reversed", "permuted")
+AS_WRITTEN = "as_written"
+CONTRACTIONS = (AS_WRITTEN, "first", "second")
 TRANSLATE = ("auto", "always", "never")
 ALL_CHECKS = frozenset(
     {
@@ -78,6 +80,8 @@ class LaunchConfig:
     translate      machine code for the kernel's straight runs: 'auto' (where it is in the cache folder, and where the
                    kernel has run for longer than compiling takes), 'always' or 'never'; results are the same. Where it
                    is not given, the variable ATTNFUZZ_TRANSLATE is
+    contraction    products and sums of the PTX that its compiler may fuse (ptx_contraction.py): 'as_written', none is;
+                   'first' or 'second', all are, and of two products in one sum the first or the second one
     trace          keep a timeline of every launch in the report, see report/timeline.py
     """
 
@@ -91,6 +95,7 @@ class LaunchConfig:
     patience: float = 10.0
     checks: frozenset[str] = DEFAULT_CHECKS
     translate: str = field(default_factory=lambda: os.environ.get("ATTNFUZZ_TRANSLATE", "auto"))
+    contraction: str = AS_WRITTEN
     trace: bool = False
 
     def __post_init__(self) -> None:
@@ -106,5 +111,7 @@ class LaunchConfig:
             raise ValueError(f"dispatch must be one of {', '.join(DISPATCHES)}, not {self.dispatch!r}")
         if self.translate not in TRANSLATE:
             raise ValueError(f"translate must be one of {', '.join(TRANSLATE)}, not {self.translate!r}")
+        if self.contraction not in CONTRACTIONS:
+            raise ValueError(f"contraction must be one of {', '.join(CONTRACTIONS)}, not {self.contraction!r}")
         if not frozenset(self.checks) <= ALL_CHECKS:
             raise ValueError(f"checks must be among {', '.join(sorted(ALL_CHECKS))}, not {sorted(self.checks)}")

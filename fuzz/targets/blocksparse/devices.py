@@ -108,7 +108,7 @@ def emulator_of(options: dict[str, Any], repeat: int = 0):
     the same bits are promised, the order of every add has to be fixed; with products by tcgen05, every fence and wait
     that the PTX ISA asks for has to be there."""
     from fuzz.devices.emulator import Emulator
-    from fuzz.devices.emulator.config import DEFAULT_CHECKS
+    from fuzz.devices.emulator.config import AS_WRITTEN, DEFAULT_CHECKS
 
     checks = DEFAULT_CHECKS | {"unordered_adds"} if options.get("deterministic") else DEFAULT_CHECKS
     if options.get("products") == "tcgen05":
@@ -116,5 +116,6 @@ def emulator_of(options: dict[str, Any], repeat: int = 0):
 
     schedule, seed = WARP_SCHEDULES[str(options.get("warps", "in_order"))], int(options.get("seed", 1))
     resident = int(options.get("slots", SLOTS))
-    made = Emulator(resident_ctas=resident, warp_schedule=schedule, seed=seed, strict=False, checks=checks)
+    contraction = str(options.get("contraction", AS_WRITTEN))
+    made = Emulator(resident, 1, schedule, seed, strict=False, checks=checks, contraction=contraction)
     return replace(made, warp_schedule="random", seed=seed + repeat, dispatch="permuted") if repeat else made

@@ -13,7 +13,7 @@ from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
 from fuzz.core.script_call import Text
 from fuzz.core.target import Device, DeviceError, Execution, Tensors
-from fuzz.devices.emulator.config import DEFAULT_CHECKS
+from fuzz.devices.emulator.config import AS_WRITTEN, DEFAULT_CHECKS
 from fuzz.targets.blocksparse import cta_subset, long_lists
 from fuzz.targets.blocksparse.block_lists import options_of
 from fuzz.targets.blocksparse.case_blocks import CaseBlocks, case_blocks
@@ -76,6 +76,8 @@ class EmulatedBlockSparse(BlockSparseTarget):
         text = blocksparse_text(case, self.mutant)
         made = emulator_of(options_of(case))
         given = {name: getattr(made, name) for name in ("resident_ctas", "warp_schedule", "seed")}
+        if made.contraction != AS_WRITTEN:
+            given["contraction"] = made.contraction
         settings = "".join(f", {name}={value!r}" for name, value in given.items())
         setup = "from fuzz.devices.emulated import on_emulated_gpu  # noqa: E402"
         if more := sorted(made.checks - DEFAULT_CHECKS):

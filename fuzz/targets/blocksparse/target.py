@@ -24,6 +24,7 @@ from fuzz.core.support import Rule, Support
 from fuzz.core.surface import Apart, Surface
 from fuzz.core.target import METADATA_ONLY, Tensors
 from fuzz.core.verdict import Finding
+from fuzz.devices.emulator.config import CONTRACTIONS
 from fuzz.devices.present import cuda_present
 from fuzz.targets import merge_by_lse
 from fuzz.targets.autograd import AutogradTarget
@@ -92,6 +93,7 @@ _KNOWN = {
     "slots": range(1, 1025),
     "warps": ("in_order", "random", "starve_oldest", "one_first"),
     "seed": range(1 << 31),
+    "contraction": CONTRACTIONS,
     "ctas": cta_subset.Ctas(),
     METADATA_ONLY: (False, True),
 }

@@ -108,7 +108,10 @@ def variants_for(problem: AnyProblem, *, emulated: bool, on_gpu: bool = False) -
 
 def free_choices(problem: AnyProblem, kernel: dict[str, Any], emulated: bool) -> list[dict[str, Any]]:
     """What costs no compile. Half of the ordered adds of three KV tiles or more come in a shuffled order: two tiles
-    have no order that the other schedules do not have too. Above head dim 128 a user's lists may be over 128 keys."""
+    have no order that the other schedules do not have too. Above head dim 128 a user's lists may be over 128 keys.
+
+    Half of the emulated ones have the PTX's products fused into their sums, as its compiler may (`contraction`).
+    """
     ordered = problem.backward and kernel["deterministic"] and problem.len_k > 2 * kernel["tile_n"]
     schedules = (*SCHEDULES, "shuffled", "shuffled") if ordered else SCHEDULES
     layouts = (*LISTS, HALVED) if problem.dim > LARGEST_DIM[128] and kernel["tile_n"] == 64 else LISTS
@@ -118,10 +121,11 @@ def free_choices(problem: AnyProblem, kernel: dict[str, Any], emulated: bool) ->
     if not emulated:
         return free
     orders = ("in_order", "random", "starve_oldest", "one_first")
+    fused: tuple[dict[str, str], ...] = ({}, {"contraction": "first"}, {}, {"contraction": "second"})
     return [
-        choice | {"slots": slots, "warps": warps, "seed": 7 * i + slots}
+        choice | {"slots": slots, "warps": orders[(i + j) % 4], "seed": 7 * i + slots} | fused[(i + j // 2) % 4]
         for i, choice in enumerate(free)
-        for slots, warps in zip((1, 2, 3, 8), orders[i % 4 :] + orders[: i % 4], strict=True)
+        for j, slots in enumerate((1, 2, 3, 8))
     ]
 
 

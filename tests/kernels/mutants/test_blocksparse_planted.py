@@ -49,14 +49,24 @@ def test_a_wrong_launch_fails_where_the_correct_one_passes(name):
     check(name, *HOST[name])
 
 
-# One of each pass, one of tcgen05, two of pairs of CTAs
-DAILY = ("kv_head_modulo", "delta_added", "phase_not_flipped", "commit_in_leader_alone", "peer_keys_not_waited_for")
+# One of each pass, one of fused products, one of tcgen05, two of pairs of CTAs
+DAILY = (
+    *("kv_head_modulo", "delta_added", "maxima_scaled_apart", "phase_not_flipped"),
+    *("commit_in_leader_alone", "peer_keys_not_waited_for"),
+)
 NIGHTLY = [pytest.param(name, marks=[] if name in DAILY else pytest.mark.nightly) for name in KERNELS]
 
 
 @pytest.mark.parametrize("name", NIGHTLY)
 def test_a_wrong_kernel_fails_where_the_correct_one_passes(name):
     check(name, *KERNELS[name])
+
+
+@pytest.mark.parametrize(("contraction", "outcome"), [("as_written", "pass"), ("second", "fail")])
+def test_a_difference_of_products_is_seen_only_where_one_of_them_is_fused_with_it(contraction, outcome):
+    case, _ = KERNELS["maxima_scaled_apart"]
+    found = verdict("maxima_scaled_apart", replace(case, variant=case.variant | {"contraction": contraction}))
+    assert found.outcome == outcome, found
 
 
 # Mutants of other kernels at injection points that the backward kernel of pairs of CTAs has too

@@ -130,8 +130,19 @@ ORDERED_CTA_PAIRS = _of(  # three pairs, all resident, which add to the same til
 UNORDERED = {"floating-point_adds_in_no_fixed_order", "race_read_of_an_unordered_write"}
 ACCESSED_EARLY = {"race_read_of_an_unordered_write", "read_of_uninitialised_memory", "mbarrier_misused"}
 EARLY = {"tensor_memory_used_before_a_tcgen05.commit_was_waited_for", "race_tensor_memory"}
+# 128 steps in which no row's maximum moves
+LONG_ROWS = _of(
+    *(64, 8192),
+    heads=(1, 1),
+    mask=Full(),
+    dim=8,
+    inputs=Inputs(117, "large"),
+    variant={"tile_m": 192, "mask": "band", "products": "wgmma", "contraction": "first"},
+    **FORWARD,
+)
 # Bugs of the kernels, which are compiled
 KERNELS: dict[str, tuple[Case, set[str]]] = {
+    "maxima_scaled_apart": (LONG_ROWS, {"lse wrong"}),
     "tail_words_not_clamped": (_of(70, 70, mask=Full(), **FORWARD), WRONG),
     "kv_head_modulo": (_of(70, 70, heads=(4, 2), **FORWARD), WRONG),
     "lse_in_log2": (_of(70, 70, **FORWARD), {"lse wrong"}),
