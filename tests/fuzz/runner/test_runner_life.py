@@ -77,10 +77,11 @@ def test_an_interrupt_leaves_no_process_behind():
 def test_a_child_killed_from_outside_costs_the_case_that_it_ran(shared):
     shared.run(case("honest"))
     pid = shared.pid
+    began = time.monotonic()
     kill_after(pid, 0.2)
     verdict = shared.run(case("sleeps"))
     assert kind(verdict) == "crash: killed"
-    assert 0.1 < verdict.evidence["elapsed_seconds"] < 1.0
+    assert 0 < verdict.evidence["elapsed_seconds"] < time.monotonic() - began  # it sleeps for longer
     assert shared.run(case("honest")).outcome == "pass"
     assert shared.pid != pid
 

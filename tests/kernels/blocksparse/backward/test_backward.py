@@ -212,17 +212,16 @@ def test_float16(mask):
     check(Spec((130,), (150,), 2, 1, dtype=torch.float16, mask=mask))
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        Spec((70, 0, 130), (130, 40, 65), 2, 2, dim=40, mask="random", view=True),
-        Spec((0, 129, 64), (100, 129, 63), 4, 2, dim=96, mask="causal", packed=True, tile_m=128),
-        Spec((130, 0), (100, 70), 8, 2, group_split=2, mask="window", dtype=torch.float16, tile_n=128),
-        Spec((200,), (300,), 2, 1, dim=128, tile_m=128, tile_n=128, mask="causal", products="wgmma"),
-        Spec((150,), (200,), 4, 2, tile_m=128, tile_n=128, group_split=2, products="wgmma", packed=True),
-    ],
-    ids=repr,
-)
+IN_FLOAT32 = [
+    Spec((70, 0, 130), (130, 40, 65), 2, 2, dim=40, mask="random", view=True),
+    Spec((0, 129, 64), (100, 129, 63), 4, 2, dim=96, mask="causal", packed=True, tile_m=128),
+    Spec((130, 0), (100, 70), 8, 2, group_split=2, mask="window", dtype=torch.float16, tile_n=128),
+    Spec((200,), (300,), 2, 1, dim=128, tile_m=128, tile_n=128, mask="causal", products="wgmma"),
+    Spec((150,), (200,), 4, 2, tile_m=128, tile_n=128, group_split=2, products="wgmma", packed=True),
+]
+
+
+@pytest.mark.parametrize("spec", [nightly_unless(spec in IN_FLOAT32[::3], spec) for spec in IN_FLOAT32], ids=repr)
 def test_gradients_in_float32_rounded_are_those_in_16_bits(spec):
     arch = "sm_90a" if spec.products else "sm_80"
     problem = make(replace(spec, deterministic=True, float32=True))
