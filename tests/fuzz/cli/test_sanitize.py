@@ -6,11 +6,14 @@ import os
 import subprocess
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import warm_start
 
+from fuzz.cli import sanitize
 from fuzz.cli.main import main
+from fuzz.devices.emulator.frontends.script import ScriptRun
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
 ROOT = Path(__file__).resolve().parents[3]
@@ -88,6 +91,23 @@ def test_a_script_that_is_not_there_is_a_usage_error(tmp_path: Path, capsys: pyt
     with pytest.raises(SystemExit, match="2"):
         main(["sanitize", "--resident-ctas", "0", "script.py"])
     assert "must be at least 1, got 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", [[], ["--contraction", "second", "--seed", "7"]])
+def test_a_script_runs_with_the_settings_that_are_asked_for(
+    given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def run_script(path: Path, arguments: list[str], arch: str, **settings: Any) -> ScriptRun:
+        asked.update(settings)
+        return ScriptRun(0, (), None)
+
+    monkeypatch.setattr(sanitize, "run_script", run_script)
+    (tmp_path / "script.py").touch()
+    assert main(["sanitize", *given, str(tmp_path / "script.py")]) == 0
+    wanted = dict(zip(given[::2], given[1::2], strict=True))
+    assert (asked["contraction"], asked["seed"]) == (wanted.get("--contraction", "as_written"), 7 if given else 1)
 
 
 @needs_triton

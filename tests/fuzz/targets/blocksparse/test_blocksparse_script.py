@@ -35,6 +35,10 @@ CASES = {
         Problem((70, 9), (90, 80), 2, 1, 64, 64, "float16", "packed", Documents((30,)), softcap=5.0, backward=False),
         {"mask": "intervals"},
     ),
+    "products fused": (
+        Problem((70, 9), (90, 80), 2, 1, 64, 64, "float16", "packed", Documents((30,)), softcap=5.0, backward=False),
+        {"mask": "intervals", "contraction": "second"},
+    ),
     "pairs of CTAs": (
         Problem((70,), (300,), 1, 1, 64, 64, "float16", mask=Causal("bottom_right")),
         {"tile_m": 128, "tile_n": 128, "products": "tcgen05", "paired": 256, "schedule": "planned"},

@@ -239,3 +239,18 @@ def test_what_is_not_emulated_says_so() -> None:
     pointer = "__device__ int g(int a) { return a; }\n__global__ void f(int* x, int (*h)(int)) { *x = h(*x); }"
     with pytest.raises(Unimplemented, match="calls through a pointer"):
         launch(pointer, torch.ones(1, dtype=torch.int32), None)
+
+
+@pytest.mark.parametrize(("contraction", "sign"), [("as_written", 0), ("first", 1), ("second", -1)])
+def test_a_difference_of_equal_products_is_0_where_none_of_them_is_fused(contraction: str, sign: int) -> None:
+    source = """
+    __global__ void squares(const float* x, float* y)
+    {
+        y[0] = x[0] * x[0] - x[1] * x[1];
+        y[1] = __fsub_rn(__fmul_rn(x[0], x[0]), __fmul_rn(x[1], x[1]));  // never fused
+    }
+    """
+    x, y = torch.tensor([0.3, 0.3]), torch.full((2,), 7.0)
+    launch(source, x, y, block=1, contraction=contraction)
+    rounding = float(x[0].double() ** 2 - (x[0] * x[0]).double())
+    assert rounding and y.tolist() == [sign * rounding, 0.0]
