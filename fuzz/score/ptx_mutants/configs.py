@@ -36,6 +36,7 @@ _MOST_PAIRS = 1 << 17  # three tiles of 128 on a side
 _SHARDS = {False: 15, True: 60}  # by whether they are of wgmma: of SHARD_CASES cases, to choose among
 RUN = 640 + 127  # queries among which five whole tiles of 128 lie, for steps of 80
 _LONG = 35  # entries of a list of blocks that the kernels' pipelines do not hold at once
+_WINDOWS = 100  # entries in four windows of 32, which Hopper's backward kernels hold two of
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,8 @@ class _Narrowed(EmulatedBlockSparse):
 
 def cases_of(chosen: Config, count: int, seed: int) -> list[Case]:
     """`count` different cases of the configuration, by turns of each `size`, as far as there are some among what a
-    session of that seed draws. Fewer begin with the same cases."""
+    session of that seed draws; one with long lists in the first turn, of kernels by wgmma. Fewer begin with the same
+    cases."""
     target = _Narrowed(chosen)
     keys = {build.key for build in builds_of(chosen).values()}
     found: dict[str, Case] = {}
@@ -135,6 +137,8 @@ def cases_of(chosen: Config, count: int, seed: int) -> list[Case]:
     for shard in range(_SHARDS[bool(chosen.products)]):
         explore(Shard(chosen.name, shard, SHARD_CASES, 1000 * seed + shard), drawn, keep)
     by_size: list[list[Case]] = [[] for _ in range(7)]
+    if chosen.products:
+        by_size.append([_with_windows(chosen)])
     for case in found.values():
         number = size(chosen, case.problem)
         if number >= 5 or case.problem.pairs <= _MOST_PAIRS:
@@ -159,6 +163,15 @@ def size(chosen: Config, problem: AnyProblem) -> int:
         many = sum(rows * columns >= least for least in (2, 4))
         found = max(found, 3 if columns and problem.group * rows >= _LONG else many)
     return 4 if found < 3 and _parts(chosen, problem) > 1 else found
+
+
+def _with_windows(chosen: Config) -> Case:
+    """A case with more windows of entries than a backward kernel by wgmma holds. No session without a GPU draws one."""
+    dim = chosen.dims[0]
+    softcap = 5.0 if chosen.softcap else 0.0
+    lengths = ((_WINDOWS * chosen.tile_m - 3,), (chosen.tile_n + 2,))
+    problem = Problem(*lengths, 1, 1, dim, dim, chosen.dtype, mask=Full(), softcap=softcap)
+    return Case("blocksparse", problem, variant=chosen.options | {"slots": 2, "warps": "random"}, repeats=REPEATS)
 
 
 def _see_whole(problem: AnyProblem, len_q: int, len_k: int) -> int:

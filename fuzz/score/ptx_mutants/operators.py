@@ -292,8 +292,10 @@ def operation_replaced(x: Line) -> Iterator[str]:
         elif first == "shl":
             kind = "u" + kind[1:]
         yield x.made(name=".".join([other, *rest[:-1], kind]))
-    if x.name.startswith("vote.sync."):
-        yield x.made(name=x.name.replace(".any.", ".all.") if ".any." in x.name else x.name.replace(".all.", ".any."))
+    if x.name.startswith("vote.sync.any"):
+        yield x.made(name=x.name.replace(".any.", ".all."))
+    if x.name.startswith("vote.sync.all"):
+        yield x.made(name=x.name.replace(".all.", ".any."))
     if x.name == "add.f32x2":
         yield x.made(name="sub.f32x2")
     if x.name == "sub.f32x2":

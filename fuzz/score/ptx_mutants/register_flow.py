@@ -1,9 +1,13 @@
-"""Is a wgmma.fence needed? A proof from a kernel's text that it is not.
+"""Is a wgmma.fence, or a barrier of a warp's lanes, needed? Proofs from a kernel's text that it is not.
 
 PTX asks for a wgmma.fence between an access of registers and a wgmma that has the same registers as accumulators or as
 A; accumulators of several wgmma of one shape need none in between. So a fence orders nothing where, on every way that
 leads to it, another fence comes before it, and between the two no instruction names a register of the products that
 follow it (as far as the next fence), but products of the same shape that add to the same accumulators.
+
+A barrier of a warp's lanes orders nothing where, on every way that leads to it, another one or an elect.sync of all
+lanes comes before it, and between the two there is no access to memory but arrivals at mbarriers, and bulk copies that
+one lane starts.
 """
 
 from __future__ import annotations
@@ -18,6 +22,12 @@ _BRANCH = re.compile(r"\s*(@!?%\w+\s+)?bra(?:\.uni)?\s+(\$\w+);")
 _END = re.compile(r"\s*(ret|exit|trap)\b")
 _PRODUCT = re.compile(r"\s*(wgmma\.mma_async\S*)\s+\{([^}]*)\},\s*(?:\{([^}]*)\}|\S+),")
 FENCE = re.compile(r"\s*wgmma\.fence\b")
+_LANES_MEET = re.compile(r"\s*(bar\.warp\.sync\s+-1;|elect\.sync\s.*, -1;)")
+_BY_ONE_LANE = re.compile(r"\s*(mbarrier\.arrive\.|cp\.async\.bulk\.)")
+_ON_REGISTERS = re.compile(
+    r"\s*(@!?%p\d+ )?(setp|selp|mov|add|sub|and|or|xor|not|shl|shr|mul|mad|min|max|cvt|cvta|bra)\b"
+)
+_NOTHING = re.compile(r"\s*($|//|\.|\$\w+:)")
 
 
 @dataclass(frozen=True)
@@ -78,20 +88,32 @@ def fence_is_idle(text: str, number: int) -> bool:
         return False
     ordered = [
         one
-        for i in _until_fence(number - 1, flow.after, flow.lines)
+        for i in _until(FENCE, number - 1, flow.after, flow.lines)
         if i >= 0 and (one := product(flow.lines[i])) is not None
     ]
-    since = _until_fence(number - 1, flow.before, flow.lines)
+    since = _until(FENCE, number - 1, flow.before, flow.lines)
     return bool(ordered) and -1 not in since and all(not _disturbs(flow.lines[i], ordered) for i in since)
 
 
-def _until_fence(start: int, step: Callable[[int], list[int]], lines: list[str]) -> set[int]:
-    """Lines that `step` leads to from `start`, as far as the next fences, which are left out."""
+def barrier_is_idle(text: str, number: int) -> bool:
+    """True where the bar.warp.sync in line `number` (counted from 1) of a kernel's PTX orders nothing, see above; False
+    where that is not known."""
+    try:
+        flow = Flow(text)
+    except ValueError:
+        return False
+    since = _until(_LANES_MEET, number - 1, flow.before, flow.lines)
+    allowed = (_BY_ONE_LANE, _ON_REGISTERS, _NOTHING)
+    return -1 not in since and all(any(one.match(flow.lines[i]) for one in allowed) for i in since)
+
+
+def _until(end: re.Pattern[str], start: int, step: Callable[[int], list[int]], lines: list[str]) -> set[int]:
+    """Lines that `step` leads to from `start`, as far as the next ones that match `end`, which are left out."""
     found: set[int] = set()
     todo = list(step(start))
     while todo:
         i = todo.pop()
-        if i in found or (i >= 0 and FENCE.match(lines[i])):
+        if i in found or (i >= 0 and end.match(lines[i])):
             continue
         found.add(i)
         todo += step(i) if i >= 0 else []

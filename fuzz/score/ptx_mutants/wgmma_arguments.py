@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from fuzz.score.ptx_mutants.argument import Argument
 from fuzz.score.ptx_mutants.mbarrier_order import release_is_idle, wait_is_idle
-from fuzz.score.ptx_mutants.register_flow import fence_is_idle
+from fuzz.score.ptx_mutants.register_flow import barrier_is_idle, fence_is_idle
 
 _WGMMA = ("blocksparse.wgmma",)
 
@@ -254,7 +254,7 @@ WGMMA_ARGUMENTS = (
         "same_bits",
         kinds=("backward",),
         configs="_ordered_",
-        near=r"mbarrier\.arrive\.shared\.b64 %rd\d+, \[%r1\+216656\]",
+        near=r"mbarrier\.arrive\.shared\.b64 %rd\d+, \[%r1\+(216656|198736)\]",
         targets=_WGMMA,
     ),
     Argument(
@@ -266,7 +266,7 @@ WGMMA_ARGUMENTS = (
         "same_bits",
         kinds=("backward",),
         configs="_ordered_",
-        follows=r"(.*\n){3,10}.*add\.s32 \t%r\d+, %r\d+, 231800;",
+        follows=r"(.*\n){3,10}.*add\.s32 \t%r\d+, %r\d+, (216712|198776);",
         targets=_WGMMA,
     ),
     Argument(
@@ -335,6 +335,50 @@ WGMMA_ARGUMENTS = (
         kinds=("forward",),
         after=r"setp\.ge\.s32",
         near=r"add\.s32 \t(%r\d+), %r\d+, 128;\n\tsetp\.gt\.s32 \t(%p\d+), \1, %r\d+;\n\tor\.pred \t%p\d+, %p\d+, \2;",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "the lanes have met",
+        "On every way to this barrier of the lanes another one comes before, or elect.sync, and between the two there "
+        "is no access to memory but what one lane arrives at or copies: it orders nothing (register_flow.py).",
+        ("barrier_dropped",),
+        r"bar\.warp\.sync",
+        "same_bits",
+        targets=_WGMMA,
+        proof=barrier_is_idle,
+    ),
+    Argument(
+        "each has a tile",
+        "There are no more persistent CTAs than tiles (`forward_values` of launch/forward.py): the first tile of a "
+        "CTA, whose number is the CTA's, is always there.",
+        ("guarded_dropped",),
+        r"@%p\d+ bra",
+        "same_values",
+        kinds=("forward",),
+        near=r"mov\.u32 \t(%r\d+), %ctaid\.x;\n\tmul\.lo\.s32 .*\n\tmul\.lo\.s32 .*\n"
+        r"\tsetp\.ge\.s32 \t(%p\d+), \1, %r\d+;\n(\tmov\.b32 .*\n)*\t@\2 bra",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "a truth value",
+        "2 stands for true in place of 1. It is compared with 1 alone, and less is false.",
+        ("immediate_off_by_one",),
+        r"selp\.b32 %r\d+, 1, 0, %p\d+;",
+        "same_bits",
+        after=r"selp\.b32 %r\d+, 2, 0, %p\d+;",
+        near=r"selp\.b32 \t(%r\d+), 1, 0, %p\d+;\n\t// begin inline asm\n\tmov\.b32 (%r\d+), \1;\n"
+        r"\t// end inline asm\n(\t[^\n]*\n)?\tsetp\.lt\.s32 \t%p\d+, \2, 1;",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "bits that nobody reads",
+        "A word of votes is shifted right by twice the number of a lane of its quad, 6 at most, and bits 0 to 25 of "
+        "the result are read: those that the sign fills are not among them.",
+        ("sign_changed",),
+        r"shr\.u32 %r\d+, %r\d+, %r\d+;",
+        "same_bits",
+        near=r"vote\.sync\.ballot\.b32 \t(%r\d+), %p\d+, -1;\n\tselp\.b32 \t(%r\d+), \1, %r\d+, %p\d+;\n"
+        r"\tshr\.u32 \t%r\d+, \2, %r\d+;",
         targets=_WGMMA,
     ),
 )  # fmt: skip

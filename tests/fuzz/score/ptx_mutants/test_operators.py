@@ -83,6 +83,8 @@ def test_a_change_keeps_every_other_line():
         ("operands_swapped", "sub.s32 %r1, %r2, %r3;", ["sub.s32 %r1, %r3, %r2;"]),
         ("operands_swapped", "add.s32 %r1, %r2, %r3;", []),
         ("operation_replaced", "shl.b32 %r1, %r2, 2;", ["shr.u32 %r1, %r2, 2;"]),
+        ("operation_replaced", "vote.sync.any.pred %p1, %p2, -1;", ["vote.sync.all.pred %p1, %p2, -1;"]),
+        ("operation_replaced", "vote.sync.ballot.b32 %r1, %p2, -1;", []),
         ("function_dropped", "ex2.approx.ftz.f32 %r1, %r2;", ["mov.b32 %r1, %r2;"]),
         ("nan_dropped", "max.NaN.f32 %r1, %r2, %r3;", ["max.f32 %r1, %r2, %r3;"]),
     ],

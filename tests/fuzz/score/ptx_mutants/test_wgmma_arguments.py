@@ -94,7 +94,7 @@ TAIL_OF_DO = """
 	fence.proxy.async.shared::cta;
 	bar.warp.sync 	-1;
 	@%p1 bra 	$L__BB0_1;
-	add.s32 	%r2, %r3, 231800;
+	add.s32 	%r2, %r3, 216712;
 """
 STARTS = "\tld.param.b64 \t%rd1, [k_param_50];\n\tsetp.eq.b64 \t%p1, %rd1, 0;\n"
 LOOP = """
@@ -112,6 +112,42 @@ ROW = """
 	setp.eq.f32 	%p2, %r4, 0fFF800000;
 """
 END_OF_KEYS = "\tadd.s32 \t%r1, %r2, 128;\n\tsetp.gt.s32 \t%p1, %r1, %r3;\n\tor.pred \t%p2, %p3, %p1;\n"
+
+# two barriers of the lanes, with an arrival or a bulk copy of one lane between them
+TWICE = """
+	@%p2 bra 	$L__BB0_1;
+	elect.sync 	%r4|%p1, -1;
+	cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r5], [%rd3], 512, [%r6];
+	bra.uni 	$L__BB0_2;
+$L__BB0_1:
+	bar.warp.sync 	-1;
+	@%p3 bra 	$L__BB0_2;
+	mbarrier.arrive.shared.b64 %rd1, [%r1+198880], %r7;
+$L__BB0_2:
+	and.b32 	%r8, %r9, 31;
+	bar.warp.sync 	-1;
+"""
+FIRST_TILE = """
+	mov.u32 	%r1, %ctaid.x;
+	mul.lo.s32 	%r2, %r8, %r9;
+	mul.lo.s32 	%r3, %r7, %r2;
+	setp.ge.s32 	%p1, %r1, %r3;
+	mov.b32 	%r4, 0;
+	@%p1 bra 	$L__BB0_1;
+"""
+TRUTH = """
+	selp.b32 	%r1, 1, 0, %p1;
+	// begin inline asm
+	mov.b32 %r2, %r1;
+	// end inline asm
+	sub.s32 	%r3, %r4, %r5;
+	setp.lt.s32 	%p2, %r2, 1;
+"""
+VOTES = """
+	vote.sync.ballot.b32 	%r1, %p1, -1;
+	selp.b32 	%r2, %r1, %r3, %p2;
+	shr.u32 	%r4, %r2, %r5;
+"""
 
 
 def status(text: str, operator: str, before: str, after: str, kind: str, **seen: bool) -> tuple[str, str]:
@@ -156,6 +192,11 @@ def status(text: str, operator: str, before: str, after: str, kind: str, **seen:
         ("all lanes of a row have it", ROW, "guarded_dropped", "@%p1 bra $L__BB0_1;", ";", "preprocess"),
         ("a mask that hides nothing", END_OF_KEYS, "compare_shifted", "setp.gt.s32 %p1, %r1, %r3;",
          "setp.ge.s32 %p1, %r1, %r3;", "forward"),
+        ("the lanes have met", TWICE, "barrier_dropped", "bar.warp.sync -1;", ";", "backward"),
+        ("a truth value", TRUTH, "immediate_off_by_one", "selp.b32 %r1, 1, 0, %p1;", "selp.b32 %r1, 2, 0, %p1;",
+         "forward"),
+        ("bits that nobody reads", VOTES, "sign_changed", "shr.u32 %r4, %r2, %r5;", "shr.s32 %r4, %r2, %r5;",
+         "backward"),
         ("it adds to the accumulators", SCALE, "bound_shifted", "setp.ne.b32 p, %r1, 0;", "setp.ne.b32 p, %r1, -1;",
          "forward"),
     ],
@@ -205,7 +246,7 @@ def test_an_argument_needs_its_instruction_and_the_evidence(rule, text, operator
         (ELECTED.replace("ld.shared.b32 \t%r3, [%r1+231680]", "st.shared.b32 \t[%r1], %r3"), "barrier_dropped",
          "bar.warp.sync -1;", ";", "backward"),
         (TAIL_OF_V.replace("216656", "216664"), "commit_dropped", "cp.async.commit_group;", ";", "backward"),
-        (TAIL_OF_DO.replace("231800", "231768"), "wait_weakened", "cp.async.wait_group 0;", "cp.async.wait_group 1;",
+        (TAIL_OF_DO.replace("216712", "216744"), "wait_weakened", "cp.async.wait_group 0;", "cp.async.wait_group 1;",
          "backward"),
         # another count than 1; another pointer; a number that is in use; a sum that is stored before it is complete
         (TAIL_OF_V.replace("%r5, 1;", "%r5, 2;"), "guard_negated", "@%p1 bra $L__BB0_1;", "@!%p1 bra $L__BB0_1;",
@@ -216,6 +257,14 @@ def test_an_argument_needs_its_instruction_and_the_evidence(rule, text, operator
          "backward"),
         (ROW.replace("add.f32", "mul.f32"), "guarded_dropped", "@%p1 bra $L__BB0_1;", ";", "preprocess"),
         (END_OF_KEYS, "compare_shifted", "setp.gt.s32 %p1, %r1, %r3;", "setp.lt.s32 %p1, %r1, %r3;", "forward"),
+        # lanes read on one of the ways; only some lanes are elected among; an ordinary copy
+        *((TWICE.replace(old, new), "barrier_dropped", "bar.warp.sync -1;", ";", "backward")
+          for old, new in (("and.b32", "ld.shared.b32"), ("%p1, -1;", "%p1, 15;"), ("cp.async.bulk", "cp.async.cg"))),
+        # compared with 2; a vote that is no word
+        (TRUTH.replace("%r2, 1;", "%r2, 2;"), "immediate_off_by_one", "selp.b32 %r1, 1, 0, %p1;",
+         "selp.b32 %r1, 2, 0, %p1;", "forward"),
+        (VOTES.replace("ballot", "any"), "sign_changed", "shr.u32 %r4, %r2, %r5;", "shr.s32 %r4, %r2, %r5;",
+         "backward"),
         (SCALE.replace(", 1;", ", 0;"), "bound_shifted", "setp.ne.b32 p, %r1, 0;", "setp.ne.b32 p, %r1, -1;",
          "forward"),
     ],
@@ -229,6 +278,13 @@ def test_a_loop_runs_where_that_was_asked():
     assert status(LOOP, *changed, same_values=True) == ("equivalent", "a loop that runs")
     assert status(LOOP, *changed)[0] == "missed"
     assert status(LOOP.replace("%r1, 1;", "%r1, 0;"), *changed, same_values=True)[0] == "missed"
+
+
+def test_a_persistent_cta_has_a_first_tile():
+    changed = ("guarded_dropped", "@%p1 bra $L__BB0_1;", ";", "forward")
+    assert status(FIRST_TILE, *changed, same_values=True) == ("equivalent", "each has a tile")
+    assert status(FIRST_TILE, *changed)[0] == "missed"
+    assert status(FIRST_TILE.replace("ctaid.x", "nctaid.x"), *changed, same_values=True)[0] == "missed"
 
 
 def test_arguments_are_of_these_kernels_alone():
