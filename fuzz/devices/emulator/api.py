@@ -64,7 +64,7 @@ class Programs:
         return self.module.kernels[name]
 
     def get(self, name: str, clustered: bool = False, contraction: str = AS_WRITTEN) -> Program:
-        """What decoding has made of a kernel."""
+        """Micro-operations of a kernel, decoded when first asked for."""
         key = name, clustered, contraction
         if key not in self.decoded:
             kernel = contracted(self.kernel(name), contraction)

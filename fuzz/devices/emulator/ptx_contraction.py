@@ -82,7 +82,7 @@ class _Contraction:
         return replace(self.old, instructions=self.instructions, labels=labels, registers=self.registers)
 
     def _note(self, i: Instruction) -> None:
-        """What instruction `i` writes, and whether it is a product."""
+        """Counts the registers that instruction `i` writes, and keeps the operands of a product."""
         self.written.update(_written(i))
         form = _FORM.fullmatch(i.name)
         if form is None or form[1] != "mul" or form[3] or i.guard or not isinstance(i.operands[0], str):
@@ -97,7 +97,7 @@ class _Contraction:
             self.products[i.operands[0]] = _Product((x, y), form[4], bool(form[2]), self.block, now)
 
     def _instead(self, i: Instruction) -> Iterator[Instruction]:
-        """What stands in place of instruction `i`."""
+        """Instructions in place of instruction `i`: itself, or the `fma` of a sum."""
         form = _FORM.fullmatch(i.name)
         if form is not None and form[1] != "mul":
             terms = i.operands[1:]

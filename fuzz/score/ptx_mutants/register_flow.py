@@ -79,12 +79,19 @@ class Flow:
         return bool(branch[1]) if branch is not None else _END.match(self.lines[i]) is None
 
 
+def _flow(text: str) -> Flow | None:
+    """Control flow of a kernel's text; None where a branch has several targets."""
+    try:
+        return Flow(text)
+    except ValueError:
+        return None
+
+
 def fence_is_idle(text: str, number: int) -> bool:
     """True where the wgmma.fence in line `number` (counted from 1) of a kernel's PTX orders nothing, see above; False
     where that is not known."""
-    try:
-        flow = Flow(text)
-    except ValueError:
+    flow = _flow(text)
+    if flow is None:
         return False
     ordered = [
         one
@@ -98,9 +105,8 @@ def fence_is_idle(text: str, number: int) -> bool:
 def barrier_is_idle(text: str, number: int) -> bool:
     """True where the bar.warp.sync in line `number` (counted from 1) of a kernel's PTX orders nothing, see above; False
     where that is not known."""
-    try:
-        flow = Flow(text)
-    except ValueError:
+    flow = _flow(text)
+    if flow is None:
         return False
     since = _until(_LANES_MEET, number - 1, flow.before, flow.lines)
     allowed = (_BY_ONE_LANE, _ON_REGISTERS, _NOTHING)

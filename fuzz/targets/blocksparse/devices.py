@@ -117,5 +117,12 @@ def emulator_of(options: dict[str, Any], repeat: int = 0):
     schedule, seed = WARP_SCHEDULES[str(options.get("warps", "in_order"))], int(options.get("seed", 1))
     resident = int(options.get("slots", SLOTS))
     contraction = str(options.get("contraction", AS_WRITTEN))
-    made = Emulator(resident, 1, schedule, seed, strict=False, checks=checks, contraction=contraction)
+    made = Emulator(
+        resident_ctas=resident,
+        warp_schedule=schedule,
+        seed=seed,
+        strict=False,
+        checks=checks,
+        contraction=contraction,
+    )
     return replace(made, warp_schedule="random", seed=seed + repeat, dispatch="permuted") if repeat else made
