@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 import warm_start
-from compiled_triton import send_away
+from compiled_triton import mode_kept, send_away
 
 from fuzz.process import fork_server
 from fuzz.process.imports import freeze, importing
@@ -87,6 +87,12 @@ def _warm_servers() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if warm_start.POSSIBLE:
             patch.setattr(fork_server, "start", warm_start.start)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _triton_mode() -> Iterator[None]:
+    with mode_kept():
         yield
 
 

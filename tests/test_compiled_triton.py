@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 import warm_start
+from compiled_triton import mode_kept
 
+from fuzz.process import triton_mode
 from fuzz.process.triton_mode import VARIABLE
+from fuzz.targets.registry import targets
 
+GENERATED = str(Path(__file__).resolve().parents[1] / "ci" / "blocksparse_tcgen05.py")
 CONFTEST = "from compiled_triton import send_away\ndef pytest_collection_modifyitems(items): send_away(items)\n"
 TESTS = """
 import os
@@ -62,3 +66,15 @@ def test_they_stay_where_nothing_interprets(run):
     out = run("")
     assert "2 failed, 1 passed, 1 skipped" in out  # of the two that fail one wants the interpreter
     assert "in a process of its own" not in out
+
+
+@pytest.mark.parametrize("value", ["0", "1", None])
+def test_targets_of_the_emulated_gpu_change_the_mode_of_one_test_alone(value, monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    if value:
+        monkeypatch.setenv(VARIABLE, value)
+    before = triton_mode._chosen
+    with mode_kept():
+        targets((GENERATED,), "emulator")
+        assert VARIABLE not in os.environ and triton_mode._chosen == "emulated"
+    assert os.environ.get(VARIABLE) == value and triton_mode._chosen == before

@@ -1,19 +1,21 @@
 """Tests marked `compiled_triton` need Triton without its interpreter, which a process has or has not for its life.
 
 The kernels' own tests set TRITON_INTERPRET when they are collected. In a process with it, a marked test runs in a
-process of its own, which is one of pytest for this one test; elsewhere it runs as any other. The plugin is part of
-tests/conftest.py.
+process of its own, which is one of pytest for this one test; elsewhere it runs as any other. A test that loads targets
+for the emulated GPU unsets the variable: every test leaves it as it was. The plugin is part of tests/conftest.py.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
 import warm_start
 
+from fuzz.process import triton_mode
 from fuzz.process.triton_mode import VARIABLE
 
 MARK = "compiled_triton"
@@ -28,6 +30,16 @@ def send_away(items: Iterable[pytest.Item]) -> None:
         if item.get_closest_marker(MARK):
             item.setup = lambda: None  # type: ignore[method-assign]
             item.runtest = partial(_run_elsewhere, item)  # type: ignore[method-assign]
+
+
+@contextmanager
+def mode_kept() -> Iterator[None]:
+    """The variable, and what was chosen by loading targets, are afterwards what they were."""
+    kept, chosen = os.environ.get(VARIABLE), triton_mode._chosen
+    yield
+    triton_mode._chosen = chosen
+    os.environ.pop(VARIABLE, None)
+    os.environ.update({} if kept is None else {VARIABLE: kept})
 
 
 def _run_elsewhere(item: pytest.Item) -> None:
