@@ -22,7 +22,7 @@ from fuzz.devices.emulator.report.from_machine import Stopped
 from fuzz.devices.emulator.report.printed import printed
 from fuzz.devices.emulator.report.report import Report
 from fuzz.devices.emulator.report.timeline import timeline
-from fuzz.devices.emulator.sanitize import cluster_order, tensor_shadow, vector_clocks
+from fuzz.devices.emulator.sanitize import cluster_order, shared_lanes, tensor_shadow, vector_clocks
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state import tensor_map as tm
 from fuzz.devices.emulator.state import tensor_memory
@@ -74,7 +74,7 @@ def execute(
         tracked=16 * n * program.tracked, trips=8 * n * loops,
         special_values=len(program.specials) * warps * 256,
         **_tensor_memories(program, slots, warps, entities, len(order), shared_size, checks),
-        **(_shadows(program, resident, warps, entities, len(order), shared_size, ctas) if checks else {}),
+        **(_shadows(program, resident, warps, entities, len(order), shared_size, ctas, checks) if checks else {}),
     )  # fmt: skip
     mapped.array("constants")[:] = program.constants
     mapped.array("code", np.int32)[:] = program.code.reshape(-1)
@@ -207,7 +207,7 @@ def _row_count(resident: int, warps: int) -> int:
 
 
 def _shadows(
-    program: Program, resident: int, warps: int, entities: int, ctas: int, shared: int, cluster: int
+    program: Program, resident: int, warps: int, entities: int, ctas: int, shared: int, cluster: int, checks: int
 ) -> dict[str, int]:
     """Bytes of the clocks and of shared memory's cells, by the names of `k`. cluster: CTAs of one."""
     cells, lines = _cells(program, shared) * resident, _lines(shared) * resident
@@ -219,6 +219,7 @@ def _shadows(
         "shared_reads": 4 * cells * entities * cluster + 16, "line_writes": 8 * lines,
         "line_reads": 4 * lines * entities * cluster + 16, "known": 4 * entities * cluster + 16,
         **({"visits": cluster_order.VISIT * resident * entities * cluster} if cluster > 1 else {}),
+        **({"shared_lanes": shared_lanes.BYTES * cells} if checks & st.CHECK_LANES else {}),
     }  # fmt: skip
 
 

@@ -33,11 +33,23 @@ def used(m, w, act, shared):
     if act != m.alive[w]:
         m.lanes[w, st.LANES_ALONE] |= act
     if shared:
-        if m.lanes[w, st.LANES_USED] == 0 and vector_clocks.own(m, w) == m.lanes[w, st.LANES_CLOCK]:
-            vector_clocks.tick(m, w)  # it is later than what they were in step for
-            m.lanes[w, st.LANES_TICKS] += 1
+        later(m, w)
         m.lanes[w, st.LANES_USED] |= act
         m.lanes[w, st.LANES_ARRIVED] &= ~act
+
+
+@njit
+def later(m, w):
+    """An access to shared memory that is later than what the warp's lanes were in step for."""
+    if m.lanes[w, st.LANES_USED] == 0 and vector_clocks.own(m, w) == m.lanes[w, st.LANES_CLOCK]:
+        _tick(m, w)
+
+
+@njit
+def _tick(m, w):
+    """Advances the warp's clock for its lanes: it releases nothing."""
+    vector_clocks.tick(m, w)
+    m.lanes[w, st.LANES_TICKS] += 1
 
 
 @njit
@@ -50,6 +62,8 @@ def synced(m, w, act):
         m.lanes[w, st.LANES_CLOCK] = vector_clocks.own(m, w)
     else:
         m.lanes[w, st.LANES_ALONE] |= act
+        if m.k[st.K_CHECKS] & st.CHECK_LANES:
+            _tick(m, w)
 
 
 @njit

@@ -26,10 +26,12 @@ NOTHING = (0,) * 7  # in place of `lines_of`, where nothing is checked
 
 @njit
 def begin(m, slot):
-    """A CTA starts: nothing is written, every line is whole. Its clocks are later than all that are kept there."""
+    """A CTA starts: nothing is written, every line is whole. Its clocks are later than all that are kept there. Where
+    lanes are told apart every line is split."""
     cells = m.k[st.K_LINE_WRITES] + 8 * slot * m.k[st.K_LINES]
+    whole = SPLIT if m.k[st.K_CHECKS] & st.CHECK_LANES else 0
     for line in range(m.k[st.K_LINES]):
-        w64(cells + 8 * line, 0)
+        w64(cells + 8 * line, whole)
 
 
 @njit
@@ -102,7 +104,10 @@ def granules_of(m, w, lines):
 @njit
 def writes_lines(m, w):
     """True where `write_cell` looks at all that a write of the warp has to be held against."""
-    return m.k[st.K_CLUSTER] == 1 and m.k[st.K_TENSOR_READS] == 0 and m.group[w, st.G_PENDING] == 0
+    k = m.k
+    if k[st.K_CHECKS] & st.CHECK_LANES:
+        return False
+    return k[st.K_CLUSTER] == 1 and k[st.K_TENSOR_READS] == 0 and m.group[w, st.G_PENDING] == 0
 
 
 @njit
@@ -252,7 +257,7 @@ def end_copies(of, hosts, memory, act):
 @njit
 def read_groups(m, w, base, a64, immediate, act, bytes_):
     """Notes weak reads of `bytes_` bytes by each lane of `act`; returns the lanes whose reads are noted."""
-    if 16 % bytes_:
+    if 16 % bytes_ or m.k[st.K_CHECKS] & st.CHECK_LANES:
         return 0
     lines = lines_of(m, w)
     noted = 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
-from fuzz.devices.emulator.sanitize import cluster_order, shared_lines, tensor_reads, vector_clocks
+from fuzz.devices.emulator.sanitize import cluster_order, lane_order, shared_lanes, shared_lines, tensor_reads, vector_clocks
 from fuzz.devices.emulator.sanitize.shared_cells import (
     IN_FLIGHT,
     LOW32,
@@ -33,6 +33,9 @@ def note_shared(m, w, pc, lane, a, size, write, strong):
     """An access of a warp; see shadow.note."""
     warps, entities = m.k[st.K_WARPS], m.k[st.K_ENTITIES]
     own = m.slot[w]
+    by_lane = m.k[st.K_CHECKS] & st.CHECK_LANES
+    if by_lane:
+        lane_order.later(m, w)
     rank = m.cta[own, st.CTA_RANK]
     first, me = (m.cta[own, st.CTA_POSITION] - rank) * entities, rank * entities + w - own * warps
     block = vector_clocks.warp_row(m, w) + 16 + 8 * first
@@ -43,6 +46,8 @@ def note_shared(m, w, pc, lane, a, size, write, strong):
         if slot != own:
             cluster_order.visit(m, slot, me, now, pc, lane, a)
         a = offset(a)
+    if by_lane and m.k[st.K_CHECKS] & st.CHECK_RACES:
+        shared_lanes.note(m, w, slot, pc, lane, a, size, write, strong, me, now, first + me)
     _note(m, w, own, slot, pc, lane, a, size, write, strong, me, now, first, block)
 
 
