@@ -69,8 +69,9 @@ class LaunchConfig:
                    'volatile' (beside 'races', and only when asked for): volatile accesses race as ordinary ones do,
                    which is C++'s rule; by PTX they are relaxed ones of scope sys, and do not race with each other. A
                    volatile or atomic read needs the writer's fence only: none of its own after the flag that it saw;
-                   'lanes' (beside 'races', and only when asked for): two lanes of one warp race in global memory where
-                   no __syncwarp or other barrier or fence is between their accesses;
+                   'lanes' (beside 'races', and only when asked for): two lanes of one warp race where nothing between
+                   their accesses has them wait for each other: __syncwarp or another barrier; a fence; in shared memory
+                   also other instructions with .sync;
                    'warpgroup_registers' (only when asked for: FlashAttention-4 does otherwise): warps of a warpgroup
                    that do not execute the same setmaxnreg, or with no barrier between two of them;
                    'wgmma_warps': a warp's wgmma and wgmma.wait_group are about its own part of a product. Without it a

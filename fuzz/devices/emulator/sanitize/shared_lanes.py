@@ -1,10 +1,10 @@
 """Races of two lanes of one warp in shared memory, where they are asked for (check 'lanes'). Compiled by numba.
 
 The lanes of a warp have one clock, which moves on when they have waited for each other (`lane_order.py`). Of every
-granule three numbers are kept: the last weak write by a lane, the last weak read, and the lanes that have read it since
-that clock. A write or read is
+granule three numbers are kept: the last write by a lane (of one clock a weak one rather than a strong one), the last
+weak read, and the lanes that have read it at that clock. A write or read is
 
-    age of the CTA (19 bits) | strong (1) | who (11, the warp's number in its cluster) | clock (27) | lane (5)
+    age of the CTA (19 bits) | strong (1) | who (11: the warp's number in its cluster) | clock (27) | lane (5)
 
 Two accesses of one warp at one clock by different lanes race, unless both are reads, or both are strong. Of the reads
 by several warps the last one's are kept.
@@ -48,7 +48,8 @@ def note(m, w, slot, pc, lane, a, size, write, strong, me, now, other):
         others = readers & ~(1 << (lane & 31))
         if others:
             finding(m, st.F_RACE_RW, pc, w, lane, place, size, st.OTHER_LANE | ctz(others), other)
-        w64(at, mine)
+        if not strong or wrote & STRONG or not together(wrote, mine):  # a weak write is not forgotten for a strong one
+            w64(at, mine)
 
 
 @njit(inline="always")
