@@ -10,7 +10,14 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
-from fuzz.devices.emulator.sanitize import cluster_order, lane_order, shared_lanes, shared_lines, tensor_reads, vector_clocks
+from fuzz.devices.emulator.sanitize import (
+    cluster_order,
+    lane_order,
+    shared_lanes,
+    shared_lines,
+    tensor_reads,
+    vector_clocks,
+)
 from fuzz.devices.emulator.sanitize.shared_cells import (
     IN_FLIGHT,
     LOW32,
