@@ -2,8 +2,10 @@
 
 A `@triton.jit` function that a kernel calls first has all of `triton.language` looked through and replaced by what the
 interpreter runs, at every call, and never puts back what it replaced; once for each function does the same. In
-kernels/sdpa, which is made of small functions, this was more than half of the time. Relies on Triton 3.6 to 3.9, whose
-`InterpretedFunction.__call__` is `_call` below but for that; a Triton without these names is left as it is.
+kernels/sdpa, which is made of small functions, this was more than half of the time. A launch does the same and puts all
+back at its end; what it replaces is the same at every launch of a kernel, so that it is looked through at the first one
+alone. Relies on Triton 3.6 to 3.9, whose `InterpretedFunction.__call__` is `_call` below but for that; a Triton without
+these names is left as it is.
 """
 
 from __future__ import annotations
@@ -21,9 +23,23 @@ def patch_interpreter() -> bool:
     error = getattr(interpreter, "InterpreterError", None)
     language = getattr(interpreter, "_patch_lang", None)
     patch = getattr(interpreter, "_patch_lang_tensor", None)
-    if function is None or error is None or language is None or patch is None or not hasattr(function, "rewrite"):
+    scope = getattr(interpreter, "_LangPatchScope", None)
+    names = (function, error, language, patch, scope)
+    if any(one is None for one in names) or not hasattr(function, "rewrite") or not hasattr(scope, "set_attr"):
         return False
     met: set[Any] = set()
+    replaced: dict[Any, list[tuple[Any, str, Any]]] = {}  # by a kernel's function: what stands where while it runs
+
+    def _language(fn: Any) -> Any:
+        if fn in replaced:
+            again = scope()
+            for where, name, value in replaced[fn]:
+                again.set_attr(where, name, value)
+            return again
+        first = language(fn)
+        places = dict.fromkeys((where, name) for where, name, _ in first._changes)
+        replaced[fn] = [(where, name, vars(where)[name]) for where, name in places]
+        return first
 
     def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self.fn not in met:
@@ -42,6 +58,7 @@ def patch_interpreter() -> bool:
 
     function.__call__ = _call
     interpreter._patch_lang_tensor = _patch
+    interpreter._patch_lang = _language
     return True
 
 

@@ -15,6 +15,10 @@ if not torch.cuda.is_available():
     with suppress(ImportError):
         import triton.experimental.gluon  # noqa: F401
 
+        from fuzz.targets.triton_interpreter import patch_interpreter
+
+        patch_interpreter()
+
 
 @pytest.fixture(autouse=True)
 def _one_thread():
