@@ -71,7 +71,9 @@ def test_causal_with_a_gradient_of_lse():
     check(*tensors(150, 150), causal(150, 150, tile_m=64, tile_n=64), mask)
 
 
-@pytest.mark.parametrize(("tile_m", "products"), [(WIDE, "wgmma"), (PAIR, "tcgen05")])
+@pytest.mark.parametrize(
+    ("tile_m", "products"), [pytest.param(WIDE, "wgmma", marks=pytest.mark.nightly), (PAIR, "tcgen05")]
+)
 def test_lists_of_wide_tiles_beside_those_with_gradients(monkeypatch, tile_m, products):
     """The forward pass takes the wide ones where its products have such tiles, and the others where they do not."""
     blocks = causal(300, 300, wide=tile_m)

@@ -93,7 +93,13 @@ def test_a_group_that_is_split_has_the_same_bits_however_the_ctas_run():
     assert all(torch.equal(first[name], second[name]) for name in ("dq", "dk", "dv"))
 
 
-@pytest.mark.parametrize(("tiles", "dim"), covering([(64, 128), (128, 64), (128, 128)], [64, 96, 128], strength=1))
+@pytest.mark.parametrize(
+    ("tiles", "dim"),
+    [
+        nightly_unless(not case.marks and case.values[1] != 128, *case.values)
+        for case in covering([(64, 128), (128, 64), (128, 128)], [64, 96, 128], strength=1)
+    ],
+)
 def test_split_groups_of_other_tiles(tiles, dim):
     tile_m, tile_n = tiles
     check(
@@ -113,17 +119,20 @@ def test_rows_merged_or_partial_blocks_first(mask, merged):
     assert max(errors(problem, out).values()) <= 1
 
 
+OF_WARPGROUPS = [
+    Spec((150,), (130,), 1, 1, dim=128, tile_m=128, tile_n=128, mask="causal", deterministic=True),
+    Spec((300, 70), (260, 130), 4, 2, dim=64, tile_m=128, tile_n=128, mask="random", softcap=1.5, group_split=2),
+    Spec((200, 0, 130), (260, 5, 70), 2, 2, dim=128, tile_m=64, tile_n=128, mask="window", packed=True),
+    Spec((200,), (260,), 2, 1, dim=56, tile_m=128, tile_n=128, mask="documents", dtype=torch.float16, view=True),
+    Spec((64 * 35 + 1,), (130,), 2, 1, dim=64, tile_m=64, tile_n=128, deterministic=True, group_split=1),
+    Spec((150,), (130,), 2, 1, dim=128, tile_m=128, tile_n=64, mask="causal", deterministic=True),
+    Spec((140,), (130,), 2, 1, dim=120, tile_m=128, tile_n=64, mask="random", group_split=2, float32=True),
+]
+
+
 @pytest.mark.parametrize(
     "spec",
-    [
-        Spec((150,), (130,), 1, 1, dim=128, tile_m=128, tile_n=128, mask="causal", deterministic=True),
-        Spec((300, 70), (260, 130), 4, 2, dim=64, tile_m=128, tile_n=128, mask="random", softcap=1.5, group_split=2),
-        Spec((200, 0, 130), (260, 5, 70), 2, 2, dim=128, tile_m=64, tile_n=128, mask="window", packed=True),
-        Spec((200,), (260,), 2, 1, dim=56, tile_m=128, tile_n=128, mask="documents", dtype=torch.float16, view=True),
-        Spec((64 * 35 + 1,), (130,), 2, 1, dim=64, tile_m=64, tile_n=128, deterministic=True, group_split=1),
-        Spec((150,), (130,), 2, 1, dim=128, tile_m=128, tile_n=64, mask="causal", deterministic=True),
-        Spec((140,), (130,), 2, 1, dim=120, tile_m=128, tile_n=64, mask="random", group_split=2, float32=True),
-    ],
+    [nightly_unless(spec in OF_WARPGROUPS[4:], spec) for spec in OF_WARPGROUPS],
     ids=[
         *("ordered", "split, a soft cap", "packed", "float16", "more blocks than the ring holds"),
         *("64 keys, ordered", "64 keys, split"),
@@ -133,7 +142,7 @@ def test_products_of_warpgroups(spec):
     check(replace(spec, products="wgmma"), arch="sm_90a")
 
 
-@pytest.mark.parametrize(("keys", "dim", "tile_n"), [(520, 64, 128), (260, 128, 64)])
+@pytest.mark.parametrize(("keys", "dim", "tile_n"), [nightly_unless(False, 520, 64, 128), (260, 128, 64)])
 def test_products_of_warpgroups_have_the_same_bits_however_the_ctas_run(keys, dim, tile_n):
     shape = {"dim": dim, "tile_m": 128, "tile_n": tile_n, "mask": "causal", "deterministic": True}
     problem = make(Spec((200,), (keys,), 2, 1, products="wgmma", **shape))
@@ -187,7 +196,7 @@ def test_head_dims_between_the_padded_ones(dim):
 
 
 LARGE = [
-    nightly_unless((dim, tile_m, arch) in ((136, 64, "sm_80"), (256, 128, "sm_90a")), dim, tile_m, arch)
+    nightly_unless((dim, tile_m, arch) == (136, 64, "sm_80"), dim, tile_m, arch)
     for dim, tile_m in ((136, 64), (160, 128), (192, 64), (200, 128), (256, 64), (256, 128))
     for arch in ("sm_80", "sm_90a")
 ]
@@ -221,7 +230,7 @@ IN_FLOAT32 = [
 ]
 
 
-@pytest.mark.parametrize("spec", [nightly_unless(spec in IN_FLOAT32[::3], spec) for spec in IN_FLOAT32], ids=repr)
+@pytest.mark.parametrize("spec", [nightly_unless(spec in IN_FLOAT32[:1], spec) for spec in IN_FLOAT32], ids=repr)
 def test_gradients_in_float32_rounded_are_those_in_16_bits(spec):
     arch = "sm_90a" if spec.products else "sm_80"
     problem = make(replace(spec, deterministic=True, float32=True))

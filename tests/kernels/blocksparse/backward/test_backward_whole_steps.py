@@ -15,7 +15,7 @@ pytest.importorskip("llvmlite")
 
 from backward_problems import Spec, errors, make
 from blocksparse_runs import gradients, ptx_of
-from covering import covering, daily
+from covering import covering, daily, nightly_unless
 
 from fuzz.devices.emulator import Emulator
 from kernels.blocksparse.backward.tiling import SHARED_MEMORY, choose_tiling
@@ -52,7 +52,11 @@ def check(spec: Spec, **emulated: Any) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("mask", "groups"), covering(["full", "causal", "window", "documents", "random"], GROUPS, strength=1)
+    ("mask", "groups"),
+    [
+        nightly_unless(not case.marks and case.values[1] == 1, *case.values)
+        for case in covering(["full", "causal", "window", "documents", "random"], GROUPS, strength=1)
+    ],
 )
 def test_every_kind_of_mask(mask, groups):
     check(of(groups, (300,), (260,), 2, 1, mask=mask), warp_schedule="random", seed=groups)
@@ -131,7 +135,11 @@ def test_offsets_beyond_two_billion_elements(groups):
 
 @pytest.mark.parametrize(
     ("name", "groups"),
-    [("queries_released_when_scored", 1), ("queries_released_when_scored", 2), ("sums_added_before_they_are_there", 2)],
+    [
+        ("queries_released_when_scored", 1),
+        nightly_unless(False, "queries_released_when_scored", 2),
+        ("sums_added_before_they_are_there", 2),
+    ],
 )
 def test_mutants_of_the_turns_are_races(name, groups):
     assert name in OF_NSA

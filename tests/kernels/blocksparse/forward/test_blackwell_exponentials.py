@@ -122,6 +122,7 @@ def test_up_to_head_dim_128_a_quarter_are_polynomials():
     assert blackwell_tuning(variant(128, 256)).polynomials == 1
 
 
+@pytest.mark.nightly
 def test_a_gpu_with_twice_the_instructions_has_no_polynomials():
     """NVIDIA gives 5 and 10.7 trillion EX2 a second for B200 and B300."""
     assert blackwell_tuning(variant(64), "sm_103a").polynomials == 0

@@ -123,13 +123,10 @@ def test_dense_lengths_around_the_tiles(length):
     check(case((length,), (length,)))
 
 
-DIMS_OF_DAILY = (64, 96, 192)
-
-
 @pytest.mark.parametrize(
     ("dim", "tile_n"),
     [
-        nightly_unless(not case.marks and case.values[0] in DIMS_OF_DAILY, *case.values)
+        nightly_unless(not case.marks and case.values[0] == 64, *case.values)
         for case in covering([32, 64, 96, 128, 160, 192, 256], [64, 128], strength=1)
     ],
 )
@@ -138,7 +135,13 @@ def test_every_padded_head_dim(dim, tile_n):
     check(case((70, 20), (150, 9), 1, 1, dim=dim - 8, tile_n=tile_n, mask="tokens", packed=True))
 
 
-@pytest.mark.parametrize(("mask", "tile_n", "softcap"), covering(KINDS, [64, 128], [None, 0.5], strength=1))
+@pytest.mark.parametrize(
+    ("mask", "tile_n", "softcap"),
+    [
+        nightly_unless(not case.marks and case.values[1] == 64, *case.values)
+        for case in covering(KINDS, [64, 128], [None, 0.5], strength=1)
+    ],
+)
 def test_masks_in_every_tile(mask, tile_n, softcap):
     check(case((150,), (270,), mask=mask, tile_n=tile_n, left=40, right=9, align="bottom_right", softcap=softcap))
 
@@ -149,7 +152,11 @@ def test_query_heads_share_key_heads(heads_q, heads_kv):
 
 
 @pytest.mark.parametrize(
-    ("mask", "packed"), covering(["dense", "tokens", "intervals", "band"], [True, False], strength=1)
+    ("mask", "packed"),
+    [
+        nightly_unless(not case.marks and case.values[0] != "intervals", *case.values)
+        for case in covering(["dense", "tokens", "intervals", "band"], [True, False], strength=1)
+    ],
 )
 def test_sequences_of_many_lengths(mask, packed):
     check(case((65, 0, 1, 100), (30, 40, 0, 130), mask=mask, packed=packed))
@@ -171,7 +178,13 @@ def test_scores_of_any_size(scale):
 
 @pytest.mark.parametrize(
     ("ctas", "stages", "buffers", "step", "tma"),
-    [*covering([1], [1, 2], [1, 2], [32, 64, 128], [0, 1], strength=1), (2, 1, 2, 64, 1)],
+    [
+        *(
+            nightly_unless(not case.marks and case.values[3] != 128, *case.values)
+            for case in covering([1], [1, 2], [1, 2], [32, 64, 128], [0, 1], strength=1)
+        ),
+        (2, 1, 2, 64, 1),
+    ],
 )
 def test_every_tuning_computes_the_same(ctas, stages, buffers, step, tma):
     tuning = (("buffers", buffers), ("ctas", ctas), ("stages", stages), ("step", step), ("tma", tma))
@@ -185,7 +198,7 @@ def test_two_ctas_share_the_tensor_memory_of_an_sm():
     check(case((300,), (300,), dim=64, mask="band"), warp_schedule="random", ctas_per_sm=2, resident_ctas=4)
 
 
-@pytest.mark.parametrize("seed", daily(range(40), range(4)))
+@pytest.mark.parametrize("seed", daily(range(40), range(1, 4)))
 def test_random_problems_under_random_schedules_are_right(seed):
     of = drawn(seed, products="tcgen05", tile_m=128)
     check(of, warp_schedule="random", seed=seed, resident_ctas=1 + seed % 4)
