@@ -34,6 +34,7 @@ def test_the_cases_are_those_of_the_sessions_first_shards(compile_session):
     assert [case.id for case in compile_session.drawn_cases(SETTINGS, 1)] == wanted
 
 
+@pytest.mark.nightly
 @pytest.mark.compiled_triton
 def test_each_kernel_of_the_cases_is_planned_once(compile_session):
     connect("emulator")

@@ -39,6 +39,7 @@ def test_a_clean_session_over_two_workers_ends_with_the_table(tmp_path: Path) ->
     assert len(list((tmp_path / "session").glob("records-*.jsonl"))) == 2
 
 
+@pytest.mark.nightly
 def test_a_finding_fails_the_session_and_names_the_command(tmp_path: Path) -> None:
     files = [part for file in FAKES for part in ("--fuzz-target-file", file)]
     junit = tmp_path / "results.xml"

@@ -25,6 +25,7 @@ def repro(folder: Path, target: str, *more: str, **variant) -> tuple[int, Path]:
     return main(["repro", str(case), "--device", "host", "--trace", str(trace), *more]), trace
 
 
+@pytest.mark.nightly
 @needs_emulator
 def test_a_deadlock_s_picture_says_who_waits_for_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, trace = repro(tmp_path, "blocksparse!rank_direction", tile_m=64, tile_n=64, slots=2)
@@ -40,6 +41,7 @@ def test_a_deadlock_s_picture_says_who_waits_for_what(tmp_path: Path, capsys: py
     assert first in picture and "3 CTAs never started" in picture
 
 
+@pytest.mark.nightly
 @needs_emulator
 def test_of_a_case_that_passes_the_first_run_is_kept(tmp_path: Path) -> None:
     code, trace = repro(tmp_path, "blocksparse", tile_m=64, tile_n=64, slots=2)

@@ -261,6 +261,7 @@ def test_a_recipe_whose_import_hangs_is_a_failed_build(cache: Cache, toy, tmp_pa
     ]
 
 
+@pytest.mark.nightly
 def test_a_pool_that_is_left_early_does_not_mistake_one_build_for_another(cache: Cache, toy) -> None:
     with Pool(cache, jobs=2) as pool:
         assert next(pool.build([toy("add", value=1, seconds=2.0), toy("add", value=2)])).build == toy("add", value=2)

@@ -85,6 +85,7 @@ def test_drawn_parts_are_taken_and_most_have_offsets_beyond_31_bits() -> None:
     assert len({c.inputs.k.order for c in cases if c is not None}) == 3
 
 
+@pytest.mark.nightly
 @needs_emulator
 def test_an_index_that_wraps_is_found_at_two_million_tokens_and_the_correct_kernel_passes() -> None:
     *_, rows_apart, heads_apart = emulated().seed_cases()

@@ -76,6 +76,7 @@ def test_a_session_of_sixty_cases(name):
     assert bool(bad) == bool(name), bad[:1]
 
 
+@pytest.mark.nightly
 def test_a_reduction_keeps_what_the_failure_needs():
     name = "fake.native_sparse.gates_swapped"
     target = TARGETS[name]

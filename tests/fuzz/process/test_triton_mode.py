@@ -178,6 +178,7 @@ def test_a_declaration_for_the_emulated_gpu_stands_alone() -> None:
         target("x", device="emulator", arch="sm_70")
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
 def test_a_session_on_the_emulated_gpu_finds_what_is_read_past_the_end_and_before_it_is_written(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(EMULATED)

@@ -82,6 +82,7 @@ def test_a_slow_run_is_not_a_hang_and_is_expected_the_next_time(shared):
     assert second.reason == ""
 
 
+@pytest.mark.nightly
 def test_a_run_that_ends_while_its_hang_is_looked_at_was_slow(monkeypatch):
     take = deadline.Sampler.take
 

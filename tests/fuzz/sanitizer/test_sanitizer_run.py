@@ -81,6 +81,7 @@ def test_a_clean_log_passes_and_says_what_ran(stand_in) -> None:
     assert verdict.outcome == "pass" and verdict.reason == "compute-sanitizer --tool synccheck: 0 errors"
 
 
+@pytest.mark.nightly
 def test_a_clean_log_of_a_run_that_raised_or_died_is_no_pass(stand_in) -> None:
     stand_in(CLEAN)
     (finding,) = run("raises", file="crashes").findings

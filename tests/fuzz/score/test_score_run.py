@@ -37,6 +37,7 @@ def folder(tmp_path_factory):
     return place
 
 
+@pytest.mark.nightly
 def test_a_planted_bug_is_found_judged_by_peers_and_made_smaller(folder):
     alone, ours = (one for one in ended(folder) if one.trial.generator == "ours")
     assert alone.trial.peers == 0 and ours.trial.peers == 3 and alone.found[OURS] == ours.found[OURS] == alone.run
@@ -47,22 +48,26 @@ def test_a_planted_bug_is_found_judged_by_peers_and_made_smaller(folder):
     assert set(ours.asked) >= {"nsa", "flash-dmattn"}
 
 
+@pytest.mark.nightly
 def test_uniform_cases_have_a_trial_of_their_own(folder):
     assert [one.trial.cases for one in ended(folder) if one.trial.generator == "uniform"] == [3]
 
 
+@pytest.mark.nightly
 def test_what_is_there_is_not_run_again(folder):
     before = {path: path.stat().st_mtime_ns for path in folder.glob("ended-*")}
     assert len(run(WANTED, folder, 1)) == 3
     assert {path: path.stat().st_mtime_ns for path in folder.glob("ended-*")} == before
 
 
+@pytest.mark.nightly
 def test_a_line_that_was_cut_off_is_left_out(folder, tmp_path):
     whole = next(folder.glob("ended-*")).read_bytes()
     (tmp_path / "ended-0.jsonl").write_bytes(whole[:-20])
     assert len(ended(tmp_path)) == 2
 
 
+@pytest.mark.nightly
 def test_a_folder_of_another_score_is_refused(folder):
     with pytest.raises(ValueError, match="other settings"):
         run(Settings(pattern="sdpa!tail_keys_not_masked"), folder, 1)
@@ -139,6 +144,7 @@ def _wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.nightly
 def test_when_its_time_is_up_a_score_ends_by_itself_and_a_resume_goes_on(tmp_path):
     wanted = Settings(
         pattern="sdpa!falls_back",

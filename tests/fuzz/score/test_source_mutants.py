@@ -73,6 +73,7 @@ def test_all_mutants_of_the_bundled_kernels_are_python() -> None:
         ast.parse(probed(text, mutant))
 
 
+@pytest.mark.nightly
 def test_a_larger_sample_begins_with_the_smaller_one() -> None:
     assert sample("sdpa", 30, seed=1)[:10] == sample("sdpa", 10, seed=1)
     assert sample("sdpa", 10, seed=1) != sample("sdpa", 10, seed=2)

@@ -138,7 +138,7 @@ def test_a_worker_that_is_killed_as_it_takes_a_shard_holds_no_other_up():
     assert [take(reading) for _ in range(301)] == [*shards, None]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.nightly), signal.SIGINT])
 def test_a_signal_to_the_controller_alone_ends_a_session_with_its_table(tmp_path, number):
     command = ["run", "--target", "torch.sdpa.math", "--cases", "5000", "--jobs", "1", "--corpus", ""]
     code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # bash ignores it in jobs

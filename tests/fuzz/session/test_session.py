@@ -89,6 +89,7 @@ for shard in plan(wanted):
 """
 
 
+@pytest.mark.nightly
 def test_the_cases_of_a_seed_do_not_depend_on_what_a_process_has_imported() -> None:
     ran = [
         subprocess.run([sys.executable, "-c", DRAW, which], capture_output=True, text=True, check=True).stdout.split()
@@ -134,6 +135,7 @@ def test_one_bug_is_reported_once_and_minimised_into_the_corpus(tmp_path: Path) 
     assert new[0].finding == str(tmp_path / "corpus" / entry.name)
 
 
+@pytest.mark.nightly
 def test_an_explained_finding_is_known_and_no_news(tmp_path: Path) -> None:
     (tmp_path / "corpus").mkdir()
     wanted = settings(tmp_path, targets=("fake.ignores_scale",), cases=25)
@@ -148,6 +150,7 @@ def test_an_explained_finding_is_known_and_no_news(tmp_path: Path) -> None:
     assert "known" in statuses and statuses <= {"known", "again"}
 
 
+@pytest.mark.nightly
 def test_what_shows_in_a_relations_run_alone_is_known_where_the_corpus_knows_it(tmp_path: Path) -> None:
     """A call that fails now and then passes when its question is asked again; then its failing run has to tell."""
     name, why = "fake.wrong_after_a_quarter", "what was called before matters"

@@ -295,7 +295,7 @@ def test_padding_to_the_left_is_a_flag_and_minus_infinity_in_the_bias(mask):
 
 @pytest.mark.compiled_triton
 @pytest.mark.skipif(torch.cuda.is_available(), reason="kernels run on the GPU")
-@pytest.mark.parametrize("way", [{"sequences": "alone"}, {}], ids=str)
+@pytest.mark.parametrize("way", [pytest.param({"sequences": "alone"}, marks=pytest.mark.nightly), {}], ids=str)
 def test_a_loop_over_a_batch_and_padding_to_the_left_are_right_on_the_emulated_gpu(way):
     mask = Causal("bottom_right") if way else And((Causal(), Not(Prefix(3))))
     lengths = ((5, 9, 17), (5, 30, 64)) if way else ((17, 17), (30, 30))

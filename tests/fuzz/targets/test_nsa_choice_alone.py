@@ -49,6 +49,7 @@ def test_the_right_choice_is_of_the_largest_and_of_equal_ones_the_first():
     assert chosen == [[[0, 1, 3], [5, 6, 7], [5, 6, 7]], [[0, 1, 3], [-1] * 3, [-1] * 3]]
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(torch.cuda.is_available(), reason="kernels run on the GPU")
 @pytest.mark.compiled_triton
 def test_a_choice_that_is_wrong_in_one_place_is_found(monkeypatch):

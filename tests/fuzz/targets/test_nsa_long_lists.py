@@ -39,6 +39,7 @@ def test_one_case_in_six_has_many_rows_of_lists_and_most_of_these_make_nothing_e
     assert all(target.expected_seconds(case) <= 10 for case in alone) or device == "cuda"
 
 
+@pytest.mark.nightly
 @emulated
 @pytest.mark.compiled_triton
 def test_lists_alone_are_right():
@@ -46,6 +47,7 @@ def test_lists_alone_are_right():
     assert verdict.outcome == "pass" and "not run" in verdict.reason, verdict.findings
 
 
+@pytest.mark.nightly
 @emulated
 @pytest.mark.compiled_triton
 def test_an_entry_that_is_missing_in_lists_alone_is_found(monkeypatch):

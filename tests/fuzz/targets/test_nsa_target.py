@@ -77,6 +77,7 @@ def test_the_kernel_is_right_on_the_emulated_gpu(layout, causal):
     assert (verdict.outcome, verdict.findings) == ("pass", ())
 
 
+@pytest.mark.nightly
 @pytest.mark.compiled_triton
 def test_mask_words_of_ones_are_written_though_the_poison_is_ones_too():
     """One emulated device writes the masks of four blocks of 16, another one reads them."""

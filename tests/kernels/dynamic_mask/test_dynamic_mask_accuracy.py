@@ -8,7 +8,7 @@ from covering import daily
 from dynamic_mask_cases import DEVICE, Call, complaints, drawn
 
 ON_GPU = DEVICE == "cuda"
-DAILY = ("mask of KV heads, bias of one row", "packed sequences", "aligned rows")
+DAILY = ("packed sequences", "aligned rows")
 CALLS = {
     "plain": Call(),
     "mask of KV heads, bias of one row": Call((66,), (130,), 4, 2, mask="1kff", bias="fk1f", kept=0.2),

@@ -72,6 +72,7 @@ def test_every_block_and_one_key(setting):
     check(Call((150,), weights=("w_gate",), setting=setting), native_sparse_answer)
 
 
+@pytest.mark.nightly
 def test_equal_scores_go_to_the_lower_block():
     call = Call((400,), heads_q=2, setting=Setting(num_selected_blocks=3))
     tensors = tensors_of(call)
@@ -98,6 +99,7 @@ def test_a_frozen_selection_is_what_is_seen():
     assert max(found.values()) < 0.012, found
 
 
+@pytest.mark.nightly
 def test_strict_rows_depend_on_no_later_token():
     """Rows of 16 share a warp of the attention kernels, which rescales sums when one of them needs it: those of the
     last row's own are the same but for rounding."""
@@ -161,6 +163,7 @@ def test_a_gradient_without_strides():
     assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
+@pytest.mark.nightly
 def test_packed_sequences_are_as_they_are_alone():
     """Given the longest length, too: nothing is asked of the device then."""
     lengths = (70, 130)
@@ -186,12 +189,14 @@ def test_packed_sequences_are_as_they_are_alone():
             assert torch.equal(grad[0], grads[name].split(lengths)[number]), name
 
 
+@pytest.mark.nightly
 def test_gradients_are_bitwise_the_same_in_every_run():
     call = Call((200,), 4, 2, weights=ALL)
     runs = [run(call, native_sparse_answer)[1] for _ in range(2)]
     assert all(torch.equal(runs[0][name], runs[1][name]) for name in runs[0])
 
 
+@pytest.mark.nightly
 def test_atomic_gradients_differ_by_rounding_alone(adds_in_any_order):
     call = Call((200,), 4, 2, weights=ALL)
     one, other = (run(call, native_sparse_answer, deterministic=ordered)[1] for ordered in (True, False))

@@ -73,6 +73,7 @@ def test_rows_beyond_two_billion_elements_are_right():
     assert float((got - want).abs().max()) < 0.01 * float(want.abs().max())
 
 
+@pytest.mark.nightly
 def test_an_offset_that_wraps_is_found():
     assert "row_offset_wraps" in MUTANTS
     with pytest.raises(EmulationError, match="index that overflowed 32 bits"):

@@ -40,6 +40,7 @@ def kinds(names):
     return [name.split("_")[0] for name in names if "nodq" in name or name.startswith("dq_")]
 
 
+@pytest.mark.nightly
 def test_gradients_are_those_of_the_formula(launched):
     check(Call((280,), 2, 1, 128, weights=("w_gate",), setting=SELECTED), native_sparse_answer)
     assert kinds(launched) == ["preprocess", "dq", "backward"]
@@ -73,6 +74,7 @@ def selected(lengths, **settings):
     return branch, *branch.forward(), grad_out
 
 
+@pytest.mark.nightly
 def test_gradients_are_those_of_ordered_adds_to_dq_but_for_rounding(launched):
     branch, out, lse, grad_out = selected((700,), chosen=3)
     separate, again, ordered = (branch.backward(out, lse, grad_out, way) for way in (True, None, False))
@@ -122,6 +124,7 @@ def test_a_mutant_of_the_dq_kernel_makes_the_gradient_of_q_wrong_alone(launched,
     assert {tensor for tensor, error in found.items() if error > BOUND[call.dtype]} == {"q"}
 
 
+@pytest.mark.nightly
 def test_gradients_are_the_same_in_every_call(launched):
     call = Call((280,), 2, 1, 128, setting=SELECTED)
     first, second = (run(call, native_sparse_answer, tensors_of(call))[1] for _ in range(2))

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from covering import nightly_unless
 from sdpa_cases import assert_right, qkv, run
 
 from kernels.sdpa import scaled_dot_product_attention
@@ -31,12 +30,8 @@ def check(inputs, **options):
     assert_right(got, inputs, **options)
 
 
-DAILY = ((8, 4, 129, 64),)
-
-
-@pytest.mark.parametrize(
-    ("heads_q", "heads_kv", "length", "dim"), [nightly_unless(shape in DAILY, *shape) for shape in SEED_TABLE]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("heads_q", "heads_kv", "length", "dim"), SEED_TABLE)
 def test_shapes_of_the_seed_table(heads_q, heads_kv, length, dim):
     check(qkv(1, heads_q, heads_kv, length, length, dim, dtype=torch.bfloat16), enable_gqa=heads_q != heads_kv)
 

@@ -107,6 +107,7 @@ print(sorted(name for name, _ in keys))
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(DEVICE == "cuda", reason="asks Triton on the emulated GPU")
 def test_triton_compiles_a_kernel_once_whatever_divides_the_strides_of_masks_and_of_descriptors():
     """In a process of its own, in which Triton does not interpret."""

@@ -42,12 +42,14 @@ def bug(few: Survey, kind: str, pattern: str, after: str) -> PtxMutant:
     return PtxMutant(OF.name, kind, "test", line.number, line.text, after, line.span, OF.target)
 
 
+@pytest.mark.nightly
 @pytest.mark.compiled_triton
 def test_a_dropped_barrier_of_a_triton_kernel_is_a_race(few):
     found = trial.try_mutant(bug(few, "marks_kernel", r"bar\.sync", NOTHING), few)
     assert (found.status, found.by.partition("_")[0]) == ("found", "emulator:race")
 
 
+@pytest.mark.nightly
 @pytest.mark.compiled_triton
 def test_a_survey_that_is_kept_is_read_and_not_run_again(few, monkeypatch):
     monkeypatch.setattr(survey, "run_clean", lambda *given: pytest.fail("run again"))
@@ -56,6 +58,7 @@ def test_a_survey_that_is_kept_is_read_and_not_run_again(few, monkeypatch):
     assert again.triton_kernels(OF, 3) == few.triton_kernels(OF, 3)
 
 
+@pytest.mark.nightly
 @pytest.mark.compiled_triton
 def test_a_case_whose_launches_a_mutant_does_not_change_is_not_run(few, monkeypatch):
     monkeypatch.setattr(trial, "execute", lambda *given: pytest.fail("run"))

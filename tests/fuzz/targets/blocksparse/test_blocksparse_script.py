@@ -44,7 +44,8 @@ CASES = {
         {"tile_m": 128, "tile_n": 128, "products": "tcgen05", "paired": 256, "schedule": "planned"},
     ),
 }
-NIGHTLY = [pytest.param(name, marks=[pytest.mark.nightly] * (name == "pairs of CTAs")) for name in CASES]
+LATER = ("wide", "wide, in two calls", "pairs of CTAs")
+NIGHTLY = [pytest.param(name, marks=[pytest.mark.nightly] * (name in LATER)) for name in CASES]
 
 
 @pytest.mark.skipif(not emulator_there(), reason="needs the emulated GPU")

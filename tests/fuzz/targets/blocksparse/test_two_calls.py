@@ -33,7 +33,7 @@ def run(problem: Problem) -> Verdict:
 
 
 @emulated
-@pytest.mark.parametrize("problem", [PADDED, PACKED], ids=["padded", "packed"])
+@pytest.mark.parametrize("problem", [pytest.param(PADDED, marks=pytest.mark.nightly), PACKED], ids=["padded", "packed"])
 def test_two_calls_answer_as_one_does(problem: Problem) -> None:
     verdict = run(problem)
     assert verdict.outcome == "pass", verdict.findings
