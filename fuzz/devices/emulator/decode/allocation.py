@@ -57,7 +57,7 @@ class _Lives:
         self.starts = sorted({0, *self.labels.values(), *behind} - {len(self.code)})
         self.ends = dict(zip(self.starts, [*self.starts[1:], len(self.code)], strict=True))
         self.effects = [self._effects(i) for i in self.code]
-        self.first, self.last = [len(self.code)] * len(self.order), [-2] * len(self.order)
+        self.touched: list[tuple[int, int, int]] = []
 
     def after(self, last: int) -> Iterator[int]:
         """Blocks that can follow the one that ends with instruction `last`."""
@@ -126,18 +126,27 @@ class _Lives:
                 if at < target + SMALL or self.code[within].name.startswith("setp."):
                     mask |= mentioned[within]
             self._touch(mask, target, at)
-        return {name: (self.first[bit], self.last[bit]) for bit, name in enumerate(self.order) if self.last[bit] >= -1}
+        first = self._extremes(sorted(self.touched, key=lambda one: one[1]), 1)
+        last = self._extremes(sorted(self.touched, key=lambda one: one[2], reverse=True), 2)
+        return {name: (first[bit], last[bit]) for bit, name in enumerate(self.order) if bit in first}
 
     def _touch(self, mask: int, low: int, high: int) -> None:
         """Has the lives of these registers last from `low` to `high` at least."""
-        while mask:
-            lowest = mask & -mask
-            mask ^= lowest
-            bit = lowest.bit_length() - 1
-            if low < self.first[bit]:
-                self.first[bit] = low
-            if high > self.last[bit]:
-                self.last[bit] = high
+        self.touched.append((mask, low, high))
+
+    @staticmethod
+    def _extremes(touched: list[tuple[int, int, int]], which: int) -> dict[int, int]:
+        """Entry `which` of the first one in `touched` that has a register, by the register's bit."""
+        found: dict[int, int] = {}
+        seen = 0
+        for one in touched:
+            new = one[0] & ~seen
+            seen |= new
+            while new:
+                lowest = new & -new
+                new ^= lowest
+                found[lowest.bit_length() - 1] = one[which]
+        return found
 
     def _touch_stretches(self) -> None:
         """Stretches of register instructions: what is read there of before stays to the end.
