@@ -106,14 +106,16 @@ def emulated():
 def emulator_of(options: dict[str, Any], repeat: int = 0):
     """The emulated GPU of a variant; from the second repeat on with its warps, and the CTAs' dispatch, at random. Where
     the same bits are promised, the order of every add has to be fixed; with products by tcgen05, every fence and wait
-    that the PTX ISA asks for has to be there."""
+    that the PTX ISA asks for has to be there. The first run looks for races of a warp's lanes too, whose order no
+    schedule changes."""
     from fuzz.devices.emulator import Emulator
     from fuzz.devices.emulator.config import AS_WRITTEN, DEFAULT_CHECKS
 
     checks = DEFAULT_CHECKS | {"unordered_adds"} if options.get("deterministic") else DEFAULT_CHECKS
     if options.get("products") == "tcgen05":
         checks |= {"tensor_fences", "tensor_waits"}
-
+    if not repeat:
+        checks |= {"lanes"}
     schedule, seed = WARP_SCHEDULES[str(options.get("warps", "in_order"))], int(options.get("seed", 1))
     resident = int(options.get("slots", SLOTS))
     contraction = str(options.get("contraction", AS_WRITTEN))
