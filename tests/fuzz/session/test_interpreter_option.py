@@ -21,7 +21,7 @@ OPTIONS = {"target": "sdpa!falls_back", "cases": "2", "repeats": "1", "size": "s
     ("command", "prefix"),
     [
         (["-m", "fuzz.cli.main", "run", "--jobs", "1"], "--"),
-        (["-m", "pytest", "-p", "no:cacheprovider", "fuzz"], "--fuzz-"),
+        pytest.param(["-m", "pytest", "-p", "no:cacheprovider", "fuzz"], "--fuzz-", marks=pytest.mark.nightly),
     ],
     ids=["run", "pytest"],
 )

@@ -50,7 +50,7 @@ def whole(tmp_path_factory) -> tuple[Settings, list[Record]]:
     return settings, run_all(settings)
 
 
-@pytest.mark.parametrize("kept", [0, 61, 104])
+@pytest.mark.parametrize("kept", [pytest.param(0, marks=pytest.mark.nightly), 61, 104])
 def test_the_remaining_cases_are_those_of_an_uninterrupted_session(whole, tmp_path, kept):
     settings, records = whole
     folder = tmp_path / "moved"

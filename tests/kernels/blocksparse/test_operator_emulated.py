@@ -71,9 +71,8 @@ def test_causal_with_a_gradient_of_lse():
     check(*tensors(150, 150), causal(150, 150, tile_m=64, tile_n=64), mask)
 
 
-@pytest.mark.parametrize(
-    ("tile_m", "products"), [pytest.param(WIDE, "wgmma", marks=pytest.mark.nightly), (PAIR, "tcgen05")]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("tile_m", "products"), [(WIDE, "wgmma"), (PAIR, "tcgen05")])
 def test_lists_of_wide_tiles_beside_those_with_gradients(monkeypatch, tile_m, products):
     """The forward pass takes the wide ones where its products have such tiles, and the others where they do not."""
     blocks = causal(300, 300, wide=tile_m)
@@ -163,7 +162,7 @@ def test_packed_sequences_with_a_gradient_of_lse(tile_n, dim):
         torch.testing.assert_close(one.double().transpose(0, 1)[None], other.double(), atol=3e-2, rtol=3e-2)
 
 
-@pytest.mark.parametrize("kind", ["bits", "band"])
+@pytest.mark.parametrize("kind", [pytest.param("bits", marks=pytest.mark.nightly), "band"])
 def test_gradients_of_large_head_dims_by_lists_of_128_keys(kind):
     """Each block is halved. The last one of 320 keys has no second half, the first of 130 a short one."""
     for len_q, len_k in ((70, 320), (130, 130)) if kind == "band" else ((70, 320),):

@@ -53,10 +53,7 @@ def wrong_tensors(function, call):
     return wrong
 
 
-DAILY = (
-    *("future_block_selected", "transposition_ignores_counts", "compressed_block_seen_late", "window_lost_in_backward"),
-    *("gate_gradient_without_slope", "weight_gradient_transposed"),
-)
+DAILY = ("gate_gradient_without_slope", "weight_gradient_transposed")
 
 
 @pytest.mark.parametrize("name", daily([name for name in MUTANTS if name not in (*LONG, *APART, *SEPARATE_DQ)], DAILY))

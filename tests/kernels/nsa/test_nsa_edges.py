@@ -67,7 +67,13 @@ def test_a_branch_without_keys_is_zero_and_so_are_its_gradients(guarded):
     assert guarded()
 
 
-@pytest.mark.parametrize("setting", [Setting(num_selected_blocks=50, window_size=1000), Setting(window_size=1)])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        pytest.param(Setting(num_selected_blocks=50, window_size=1000), marks=pytest.mark.nightly),
+        Setting(window_size=1),
+    ],
+)
 def test_every_block_and_one_key(setting):
     check(Call((150,), weights=("w_gate",), setting=setting), native_sparse_answer)
 
@@ -133,7 +139,7 @@ def test_the_published_rule_shows_a_block_that_has_only_begun():
     assert not torch.equal(before[:, 0], after[:, 0])
 
 
-@pytest.mark.parametrize("how", ["heads_first", "expanded", "odd"])
+@pytest.mark.parametrize("how", [pytest.param("heads_first", marks=pytest.mark.nightly), "expanded", "odd"])
 def test_strides(how):
     call = Call((100,), 4, 2, weights=("w_gate",))
     tensors = tensors_of(call)

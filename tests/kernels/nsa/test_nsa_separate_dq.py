@@ -3,7 +3,6 @@ formula. On a CPU the emulated GPU runs Hopper's kernels."""
 
 import pytest
 import torch
-from covering import daily
 from nsa_cases import BOUND, DEVICE, Call, check, errors, expected, run, tensors_of
 from nsa_formula import Setting
 from nsa_lists import operands_of, settings_of
@@ -114,7 +113,8 @@ def test_no_other_branch_has_one(launched):
     ]
 
 
-@pytest.mark.parametrize("name", daily(["dq_not_scaled", "dq_statistics_exchanged"], ["dq_not_scaled"]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["dq_not_scaled", "dq_statistics_exchanged"])
 def test_a_mutant_of_the_dq_kernel_makes_the_gradient_of_q_wrong_alone(launched, name):
     call = Call((280,), 2, 1, 128, setting=SELECTED)
     tensors = tensors_of(call)

@@ -53,6 +53,7 @@ def test_the_kernels_of_a_configuration_are_one_of_each_kind():
     assert sorted(builds_of(OF)) == ["backward", "forward", "postprocess", "preprocess"]
 
 
+@pytest.mark.nightly
 def test_a_dropped_barrier_is_a_race():
     found = trial.try_mutant(bug("forward", "bar.sync", NOTHING), SURVEY)
     assert (found.status, found.by) == ("found", "emulator:race_read_of_an_unordered_write")

@@ -44,7 +44,7 @@ CASES = {
         {"tile_m": 128, "tile_n": 128, "products": "tcgen05", "paired": 256, "schedule": "planned"},
     ),
 }
-LATER = ("wide", "wide, in two calls", "pairs of CTAs")
+LATER = ("bits", "wide", "wide, in two calls", "pairs of CTAs")
 NIGHTLY = [pytest.param(name, marks=[pytest.mark.nightly] * (name in LATER)) for name in CASES]
 
 

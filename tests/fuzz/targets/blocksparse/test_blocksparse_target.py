@@ -423,10 +423,7 @@ SHOWN = {
     "second_add_stores": "dq wrong",
 }
 OF_ATOMIC_ADDS = ("dq_not_zeroed",)
-OF_DAILY = (
-    *("lock_is_n_block", "release_missing", "wait_missing", "tail_keys_not_masked"),
-    *("barrier_before_reuse_missing", "tail_keys_read", "dq_not_zeroed", "first_add_adds"),
-)
+OF_DAILY = ("release_missing", "tail_keys_read", "first_add_adds")
 PREDICTED = ("lock_is_n_block", "release_missing", "release_twice", "rank_direction", "rank_per_list")
 
 

@@ -38,7 +38,13 @@ def variant(dim=64, mask="none", **options):
     )
 
 
-@pytest.mark.parametrize(("dim", "tma", "bulk_dq"), covering([64, 128], [0, 1], [0, 1], strength=1))
+@pytest.mark.parametrize(
+    ("dim", "tma", "bulk_dq"),
+    [
+        nightly_unless(not case.marks and case.values[0] == 128, *case.values)
+        for case in covering([64, 128], [0, 1], [0, 1], strength=1)
+    ],
+)
 def test_products_are_of_tensor_memory_and_copies_as_the_tuning_says(dim, tma, bulk_dq):
     ptx = ptx_of(variant(dim).with_tuning(tma=tma, bulk_dq=bulk_dq), ARCH)
     for form in (
@@ -62,7 +68,8 @@ def test_ordered_adds_are_bulk_reductions_by_default(dim, deterministic):
     assert blackwell_backward_tuning(variant(dim, deterministic=deterministic)).bulk_dq == deterministic
 
 
-@pytest.mark.parametrize("mask", daily(MASKS, ["bits"]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("mask", MASKS)
 def test_arrays_of_a_thread_stay_in_registers(mask):
     assert ".local" not in ptx_of(variant(128, mask, softcap=mask == "bits"), ARCH)
 
@@ -114,7 +121,7 @@ def test_accumulators_fit_tensor_memory_and_share_it_where_they_must(dim):
 @pytest.mark.parametrize(
     ("length", "dim"),
     [
-        nightly_unless(not case.marks and case.values[0] != 65, *case.values)
+        nightly_unless(not case.marks and case.values[1] == 64, *case.values)
         for case in covering([1, 65, 128, 129, 300], [64, 128], strength=1)
     ],
 )
@@ -196,7 +203,7 @@ def test_more_blocks_than_the_entry_buffer_holds():
     check(Spec((128 * 35,), (40,), 2, 1, deterministic=True), warp_schedule="random", seed=2)
 
 
-@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("dim", daily([64, 128], [64]))
 def test_ordered_adds_have_the_same_bits_in_every_schedule(dim):
     spec = Spec((300,), (520,), 2, 1, dim=dim, mask="causal", deterministic=True, schedule="descending")
     ways = [{"resident_ctas": 1}, {"resident_ctas": 5, "dispatch": "permuted"}, {"resident_ctas": 3}]
@@ -212,7 +219,7 @@ def test_ordered_adds_have_the_same_bits_in_every_schedule(dim):
     ("point", "replacement", "wrong"),
     [
         ("start_of", lambda delta: delta, {"dq", "dk"}),
-        ("dk_factor", lambda scale: scale * 0.0 + 1.0, {"dk"}),
+        nightly_unless(False, "dk_factor", lambda scale: scale * 0.0 + 1.0, {"dk"}),
     ],
 )
 def test_a_planted_bug_shows(point, replacement, wrong):

@@ -52,7 +52,8 @@ def test_products_are_of_pairs_and_copies_as_the_tuning_says(dim, tma):
     assert ptx.count("cp.async.bulk.shared::cluster.global") == tma * 3
 
 
-@pytest.mark.parametrize("mask", daily(MASKS, ["bits"]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("mask", MASKS)
 def test_arrays_of_a_thread_stay_in_registers(mask):
     assert ".local" not in ptx_of(variant(128, mask, softcap=mask == "bits"), ARCH)
 
@@ -119,7 +120,8 @@ def test_features_of_the_portable_kernel(name):
     check(FEATURES[name], warp_schedule="random", seed=len(name))
 
 
-@pytest.mark.parametrize("packed", daily([True, False], [False]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("packed", [True, False])
 def test_rows_after_a_sequence_may_hold_anything(packed):
     """In a packed layout they are the next sequence's rows. The first sequence's tiles end at 140 and 200 rows."""
     spec = Spec((140, 128), (200, 130), 1, 1, dim=128, packed=packed, deterministic=True)
@@ -185,7 +187,7 @@ MUTANTS = {
 }
 
 
-@pytest.mark.parametrize("name", daily(list(MUTANTS), ["queries_of_the_leader", "ds_without_proxy_fence"]))
+@pytest.mark.parametrize("name", daily(list(MUTANTS), ["ds_without_proxy_fence"]))
 def test_a_planted_bug_shows(name):
     replacements, told = MUTANTS[name]
     spec = Spec((300,), (520,), 1, 1, dim=64)

@@ -1,7 +1,7 @@
 """Forward kernels build for every arch without a GPU, from portable instructions, with everything in registers."""
 
 import pytest
-from covering import covering
+from covering import covering, nightly_unless
 
 from kernels.blocksparse.spec import variant as variants
 from kernels.blocksparse.spec.variant import ARCHES, NO_INJECTION, Injection, Variant, build_name, padded_dim
@@ -15,7 +15,13 @@ from kernels.blocksparse.compile.build import build, export
 SMALL = Variant("forward", "bfloat16", 32, 64, 64)
 
 
-@pytest.mark.parametrize(("arch", "mask"), covering(ARCHES, ["bits", "intervals"], strength=1))
+@pytest.mark.parametrize(
+    ("arch", "mask"),
+    [
+        nightly_unless(not case.marks and case.values[0] in ("sm_80", "sm_90a"), *case.values)
+        for case in covering(ARCHES, ["bits", "intervals"], strength=1)
+    ],
+)
 def test_builds_for_every_arch_from_portable_instructions(arch, mask):
     ptx = ptx_of(Variant("forward", "float16", 64, 128, 64, mask, softcap=True), arch)
     assert f".target {arch}" in ptx
@@ -25,7 +31,13 @@ def test_builds_for_every_arch_from_portable_instructions(arch, mask):
         assert form not in ptx
 
 
-@pytest.mark.parametrize(("mask", "dim"), covering(variants.MASKS, [32, 128], strength=1))
+@pytest.mark.parametrize(
+    ("mask", "dim"),
+    [
+        nightly_unless(not case.marks and case.values[0] != "bits", *case.values)
+        for case in covering(variants.MASKS, [32, 128], strength=1)
+    ],
+)
 def test_arrays_of_a_thread_stay_in_registers(dim, mask):
     assert ".local" not in ptx_of(Variant("forward", "bfloat16", dim, 128, 64, mask), "sm_90a")
 

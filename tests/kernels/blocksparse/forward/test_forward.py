@@ -29,7 +29,7 @@ def test_dense_lengths_around_the_tiles(length):
     check(Case((length,), (length,), dim=32))
 
 
-@pytest.mark.parametrize("dim", range(32, 136, 8))
+@pytest.mark.parametrize("dim", [nightly_unless(dim not in (80, 96, 104, 120), dim) for dim in range(32, 136, 8)])
 def test_every_head_dim(dim):
     check(Case((70,), (90,), dim=dim, heads_q=1, heads_kv=1, dtype=FP16 if dim % 16 else BF16, mask="blocks"))
 
@@ -37,7 +37,7 @@ def test_every_head_dim(dim):
 LARGE = [(136, 64), (160, 128), (168, 128), (192, 64), (200, 64), (256, 128)]
 
 
-@pytest.mark.parametrize(("dim", "tile_m"), [nightly_unless(case[0] in (136, 256), *case) for case in LARGE])
+@pytest.mark.parametrize(("dim", "tile_m"), [nightly_unless(case[0] == 136, *case) for case in LARGE])
 def test_head_dims_above_128(dim, tile_m):
     check(Case((130,), (90,), dim=dim, heads_q=2, heads_kv=1, mask="tokens", tile_m=tile_m, tile_n=64))
     check(Case((70, 20), (150, 9), dim=dim, mask="band", tile_m=tile_m, tile_n=128, packed=True))
@@ -121,7 +121,13 @@ TUNED = [
 ]
 
 
-@pytest.mark.parametrize(("values", "case"), covering(TUNINGS, TUNED, strength=1))
+@pytest.mark.parametrize(
+    ("values", "case"),
+    [
+        nightly_unless(not case.marks and case.values[0] not in TUNINGS[3:6], *case.values)
+        for case in covering(TUNINGS, TUNED, strength=1)
+    ],
+)
 def test_every_tuning_computes_the_same(values, case):
     # the portable kernel's tunings: on sm_90a the default is wgmma, whose kernel has others
     check(dataclasses.replace(case, tuning=tuple(sorted(values.items())), products="mma"))

@@ -71,7 +71,7 @@ def test_every_padded_head_dim(dim, tile_n):
 @pytest.mark.parametrize(
     ("mask", "tile_n", "softcap"),
     [
-        nightly_unless(not case.marks and case.values[1] == 64, *case.values)
+        nightly_unless(not case.marks and case.values[:2] == ("intervals", 64), *case.values)
         for case in covering(KINDS, [64, 128], [None, 0.5], strength=1)
     ],
 )
@@ -79,7 +79,13 @@ def test_masks_in_every_tile(mask, tile_n, softcap):
     check(case((300,), (270,), mask=mask, tile_n=tile_n, left=40, right=9, align="bottom_right", softcap=softcap))
 
 
-@pytest.mark.parametrize(("mask", "packed"), covering(KINDS, [True, False], strength=1))
+@pytest.mark.parametrize(
+    ("mask", "packed"),
+    [
+        nightly_unless(not case.marks and case.values[0] in ("dense", "tokens"), *case.values)
+        for case in covering(KINDS, [True, False], strength=1)
+    ],
+)
 def test_sequences_of_many_lengths(mask, packed):
     check(case((165, 0, 1, 300), (30, 40, 0, 130), 4, 2, mask=mask, packed=packed))
 
@@ -92,7 +98,7 @@ def test_rows_and_heads_without_keys_are_zero(mask):
 @pytest.mark.parametrize(
     ("stages", "buffers", "step", "tma"),
     [
-        nightly_unless(one[1] == 2, *one)
+        nightly_unless(one == (2, 2, 64, 1), *one)
         for one in ((1, 1, 128, 1), (2, 1, 64, 0), (2, 2, 64, 1), (1, 2, 32, 0), (2, 1, 32, 1))
     ],
 )
@@ -116,7 +122,7 @@ def test_each_tile_rescales_its_own_output(schedule):
     assert max(errors(p)) <= 1, errors(p)
 
 
-@pytest.mark.parametrize("seed", daily(range(40), range(3)))
+@pytest.mark.parametrize("seed", daily(range(40), [1]))
 def test_random_problems_under_random_schedules_are_right(seed):
     dim = (32, 40, 64, 80, 96, 120, 128)[seed % 7]
     of = drawn(seed, products="tcgen05", tile_m=PAIR, dim=dim, tuning=(("tma", 0),) if seed % 5 == 4 else ())
@@ -124,7 +130,9 @@ def test_random_problems_under_random_schedules_are_right(seed):
 
 
 @pytest.mark.parametrize("packed", [True, False])
-@pytest.mark.parametrize(("tma", "length"), [(0, 100), (1, 100), (1, 200), (0, 200)])
+@pytest.mark.parametrize(
+    ("tma", "length"), [nightly_unless(one[0] == 1, *one) for one in ((0, 100), (1, 100), (1, 200), (0, 200))]
+)
 def test_rows_after_a_sequence_are_neither_read_nor_written(packed, tma, length):
     """The first sequence ends in the first tile of a CTA, or in the second; what follows it is the next one, or NaN."""
     p = problem(case((length, 256), (70, 70), 2, 1, packed=packed, tuning=(("tma", tma),)), DEVICE)
@@ -149,7 +157,7 @@ def test_two_query_tiles_fill_tensor_memory_and_have_registers():
     assert blackwell_tuning(variant(128).with_tuning(tma=0)).registers(variant(128)) >= 200
 
 
-@pytest.mark.parametrize("mask", ["intervals", "band"])
+@pytest.mark.parametrize("mask", daily(["intervals", "band"], ["band"]))
 def test_arrays_of_a_thread_stay_in_registers(mask):
     assert ".local" not in ptx_of(variant(128, mask=mask), ARCH)
 

@@ -70,7 +70,10 @@ def test_every_tile_is_taken_once(resident, tile_m):
 
 @pytest.mark.parametrize(
     ("mask", "schedule", "tile_m"),
-    covering(["dense", "tokens", "intervals", "band"], SCHEDULES, [128, PAIR], strength=1),
+    [
+        nightly_unless(not case.marks and case.values[0] != "intervals", *case.values)
+        for case in covering(["dense", "tokens", "intervals", "band"], SCHEDULES, [128, PAIR], strength=1)
+    ],
 )
 def test_tiles_of_different_lengths(mask, schedule, tile_m):
     of = case((700, 0, 260, 1), (390, 70, 0, 130), 2, 1, tile_m=tile_m, mask=mask, packed=True, align="bottom_right")
@@ -80,7 +83,7 @@ def test_tiles_of_different_lengths(mask, schedule, tile_m):
 @pytest.mark.parametrize(
     ("schedule", "tma", "tile_m"),
     [
-        nightly_unless(not case.marks and case.values[0] in SCHEDULES[2:], *case.values)
+        nightly_unless(not case.marks and case.values[0] == "greedy", *case.values)
         for case in covering(SCHEDULES, [0, 1], [128, PAIR], strength=1)
     ],
 )
@@ -100,7 +103,7 @@ TUNINGS = (
 
 @pytest.mark.parametrize(
     ("tile_m", "q_stages", "buffers", "stages", "lead"),
-    [nightly_unless(i % 3 == 1, *tuning) for i, tuning in enumerate(TUNINGS)],
+    [nightly_unless(i == 1, *tuning) for i, tuning in enumerate(TUNINGS)],
 )
 @pytest.mark.parametrize("schedule", ["random", "oldest_last"])
 def test_every_tuning_computes_the_same(tile_m, q_stages, buffers, stages, lead, schedule):
@@ -112,7 +115,7 @@ def test_every_tuning_computes_the_same(tile_m, q_stages, buffers, stages, lead,
     check(of, 2, warp_schedule=schedule, seed=q_stages)
 
 
-@pytest.mark.parametrize("seed", daily(range(40), range(4)))
+@pytest.mark.parametrize("seed", daily(range(40), [0]))
 def test_random_problems_under_random_schedules_are_right(seed):
     tile_m = PAIR if seed % 3 else 128
     dim = (32, 40, 64, 80, 96, 120, 128)[seed % 7]
@@ -120,7 +123,7 @@ def test_random_problems_under_random_schedules_are_right(seed):
     check(of, 1 + seed % 3, warp_schedule="random", seed=seed, resident_ctas=1 + seed % 3)
 
 
-@pytest.mark.parametrize("dim", [160, 192, 256])
+@pytest.mark.parametrize("dim", daily([160, 192, 256], [160]))
 def test_large_head_dims(dim):
     check(case((300, 20), (200, 9), 2, 1, tile_m=128, tile_n=64, dim=dim, mask="tokens", packed=True), 1)
 
