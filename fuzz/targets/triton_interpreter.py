@@ -19,13 +19,11 @@ def patch_interpreter() -> bool:
     """Once in a process, before a kernel is interpreted; whether this Triton is known."""
     from triton.runtime import interpreter
 
-    function = getattr(interpreter, "InterpretedFunction", None)
-    error = getattr(interpreter, "InterpreterError", None)
-    language = getattr(interpreter, "_patch_lang", None)
-    patch = getattr(interpreter, "_patch_lang_tensor", None)
-    scope = getattr(interpreter, "_LangPatchScope", None)
-    names = (function, error, language, patch, scope)
-    if any(one is None for one in names) or not hasattr(function, "rewrite") or not hasattr(scope, "set_attr"):
+    names = ("InterpretedFunction", "InterpreterError", "_patch_lang", "_patch_lang_tensor", "_LangPatchScope")
+    if not all(hasattr(interpreter, name) for name in names):
+        return False
+    function, error, language, patch, scope = (getattr(interpreter, name) for name in names)
+    if not hasattr(function, "rewrite") or not hasattr(scope, "set_attr"):
         return False
     met: set[Any] = set()
     replaced: dict[Any, list[tuple[Any, str, Any]]] = {}  # by a kernel's function: what stands where while it runs
