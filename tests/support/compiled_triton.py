@@ -44,7 +44,7 @@ def mode_kept() -> Iterator[None]:
 
 def _run_elsewhere(item: pytest.Item) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environment.pop(VARIABLE)
+    environment.pop(VARIABLE, None)  # a fixture of a wider scope may have unset it
     limit = float(item.config.getini("timeout") or 300)
     done = warm_start.run(
         ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", item.nodeid],

@@ -25,7 +25,8 @@ from fuzz.devices.emulator.sanitize.global_cells import (
     other_lane,
 )
 from fuzz.devices.emulator.sanitize.scopes import NARROW, STRONG, SUM, UNFENCED, read_strongly
-from fuzz.devices.emulator.sanitize.shared_shadow import EQUAL, note_shared
+from fuzz.devices.emulator.sanitize.shared_cells import EQUAL
+from fuzz.devices.emulator.sanitize.shared_shadow import note_shared
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import finding
 from fuzz.devices.emulator.state.intrinsics import i64, u8, u32, w8, w32, w64

@@ -16,6 +16,7 @@ LOW32 = 0xFFFFFFFF
 STRONG_SHARED = 1 << 42
 IN_FLIGHT = -(1 << 63)
 AGES = 0xFFFFF
+EQUAL = 3  # of an access: a write of what is there already
 
 
 @njit(inline="always")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from numba import njit
 
-from fuzz.devices.emulator.sanitize.shared_cells import age_of
+from fuzz.devices.emulator.sanitize.shared_cells import EQUAL, age_of
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import address_in, finding
 from fuzz.devices.emulator.state.intrinsics import ctz, i64, u32, w32, w64
@@ -36,7 +36,7 @@ def note(m, w, slot, pc, lane, a, size, write, strong, me, now, other):
         at = k[st.K_SHARED_LANES] + BYTES * (slot * k[st.K_SHARED_CELLS] + g)
         place = address_in(m, w, slot, g << lg)
         wrote = i64(at)
-        if together(wrote, mine) and (wrote ^ mine) & 31 and not wrote & mine & STRONG and write != 3:
+        if together(wrote, mine) and (wrote ^ mine) & 31 and not wrote & mine & STRONG and write != EQUAL:
             kind = st.F_RACE_WW if write == 1 else st.F_RACE_WR
             finding(m, kind, pc, w, lane, place, size, st.OTHER_LANE | wrote & 31, other)
         readers = u32(at + 16) if together(i64(at + 8), mine) else 0

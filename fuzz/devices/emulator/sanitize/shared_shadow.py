@@ -19,6 +19,7 @@ from fuzz.devices.emulator.sanitize import (
     vector_clocks,
 )
 from fuzz.devices.emulator.sanitize.shared_cells import (
+    EQUAL,
     IN_FLIGHT,
     LOW32,
     STRONG_SHARED,
@@ -31,8 +32,6 @@ from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import address_in, finding, offset, owner
 from fuzz.devices.emulator.state.intrinsics import i64, u32, w32, w64
 from fuzz.devices.emulator.state.wgmma_descriptor import holds
-
-EQUAL = 3  # a write of what is there already
 
 
 @njit

@@ -75,7 +75,7 @@ def test_lanes_that_wait_for_each_other_do_not_race(found: Callable[..., set[str
     ("body", "kind"),
     [
         ("s[0] = i; __syncwarp(); x[i] = s[0];", "race: two writes"),
-        ("s[0] = 7; __syncwarp(); x[i] = s[0];", ""),  # equal writes: each check of them is another one
+        ("s[0] = 7; __syncwarp(); x[i] = s[0];", ""),  # writes of one value are the check equal_writes, off here
         ("s[i] = i; __syncwarp(); int v = s[i ^ 1]; s[i] = v;", AFTER),
         ("s[i] = i; __syncwarp(); int v = s[i ^ 1]; __syncwarp(); s[i] = v;", ""),
         ("s[i] = i; int v = s[i]; s[i] = v + 1; x[i] = s[i];", ""),
