@@ -5,10 +5,12 @@
 
 A row is MASK:BATCHxTOKENSxDIM, with 16 heads, or MASK:BATCHxTOKENSxDIMxKV_HEADS; MASK one of blocksparse_masks.py, or
 "top 64": 64 random blocks of 64 x 64 a row, 7 heads. A layout is name=value,…: overrides of HopperTuning; tile_m=64 or
-192; l2=MB, of K and V that tiles launched together have; mma=1, the portable kernel; "" is the default. Kernels are
-built first, in processes beside each other. Then all layouts of a row are timed one after the other, `--rounds` times,
-each round beginning with another one, as a GPU that was idle is faster; the median of the rounds' medians counts.
-Results are compared with those of the first layout; exits with 1 where a difference is above 0.02.
+192; l2=MB, of K and V that tiles launched together have; mma=1, the portable kernel; "" is the default.
+
+Kernels are built first, in processes beside each other. Then all layouts of a row are timed one after the other,
+`--rounds` times, in an order at random, each after SETTLE seconds of the same: a GPU that was idle is faster, and one
+at its power limit runs as fast as what it ran before lets it. The median of the rounds' medians counts. Results are
+compared with those of the first layout; exits with 1 where a difference is above 0.02.
 
 --flash-attention   FlashAttention-4 in the same turns, where it is installed and has the mask (full, causal, window)
 --dry               one tiny row on the emulated GPU, to try the script
@@ -20,9 +22,11 @@ import argparse
 import json
 import multiprocessing
 import os
+import random
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -45,8 +49,8 @@ ROWS = [
     *("full:2x8192x64", "causal:2x8192x64", "causal:1x32768x64", "window:1x32768x64"),
 ]
 LAYOUTS = ["", "turns=1", "tma=1", "tma=1,turns=1"]
-HEADS, REPEATS, DISAGREE = 16, 12, 0.02
-L2_BYTES = launch.L2_BYTES
+HEADS, REPEATS, SETTLE, DISAGREE = 16, 12, 0.06, 0.02
+SECTIONS = launch.L2_BYTES, launch.BAND_L2_BYTES
 
 Layout = tuple[tuple[str, int], ...]
 
@@ -150,6 +154,11 @@ def milliseconds(call: Callable[[], Any], cuda: bool) -> float:
     call()
     if not cuda:
         return float("nan")
+    until = time.monotonic() + SETTLE
+    while time.monotonic() < until:
+        for _ in range(REPEATS):
+            call()
+        torch.cuda.synchronize()
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(REPEATS)]
     torch.cuda._sleep(int(REPEATS * 5e5))  # the host is ahead of the device
     for before, after in events:
@@ -174,16 +183,17 @@ def measured(row: Row, layouts: list[str], options: argparse.Namespace, errors: 
         if errors.get(layout):
             continue
 
-        tuning, blocks = tuning_of(layout), lists_of(row, layout)
-
-        section = dict(layout_of(layout)).get("l2", L2_BYTES >> 20) << 20
-
-        products = products_of(layout)
+        tuning, blocks, products = tuning_of(layout), lists_of(row, layout), products_of(layout)
+        megabytes = dict(layout_of(layout)).get("l2")
+        sections = (megabytes << 20,) * 2 if megabytes else SECTIONS
 
         def call(
-            tuning: Layout = tuning, blocks: BlockSparse = blocks, section: int = section, products: str = products
+            tuning: Layout = tuning,
+            blocks: BlockSparse = blocks,
+            sections: tuple[int, ...] = sections,
+            products: str = products,
         ) -> None:
-            launch.L2_BYTES = section
+            launch.L2_BYTES, launch.BAND_L2_BYTES = sections
             scale = entry.dim**-0.5
             launch.forward(q, k, v, o, lse, sequences, blocks, scale=scale, tuning=tuning, products=products)
 
@@ -197,8 +207,10 @@ def measured(row: Row, layouts: list[str], options: argparse.Namespace, errors: 
         calls["FlashAttention-4"] = other
     rounds = options.rounds if q.is_cuda else 1
     names = list(calls)
-    turns = [names[i * len(names) // rounds :] + names[: i * len(names) // rounds] for i in range(rounds)]
-    times = [{name: milliseconds(calls[name], q.is_cuda) for name in turn} for turn in turns]
+    draw = random.Random(0)
+    times = [
+        {name: milliseconds(calls[name], q.is_cuda) for name in draw.sample(names, len(names))} for _ in range(rounds)
+    ]
     best = {name: statistics.median(at[name] for at in times) for name in calls}
     work = 4 * entry.dim * pairs_of(entry) * entry.heads_q * row.batch
     return {

@@ -4,10 +4,13 @@ order.
     python ci/benchmarks/ordered_pairs.py [--out FILE.json] [--seconds 90] [--only "full 8192 256"]
     python ci/benchmarks/ordered_pairs.py --dry        tiny problems on the emulated GPU
 
-"default pN" is the order of the lists' builder with N concurrent pairs, "planned pN" that of `least_blocking` for N;
-"default" and "planned" have the pairs that the launcher and the planner choose. All ways of a row are measured in turn,
-the median of ROUNDS counts, of the main kernel and of the whole pass; ordered gradients must have the same bits in five
-calls. Exits with 1 where they have not, or where gradients differ from the atomic ones.
+"default pN" is the order of the lists' builder with N concurrent pairs, "planned pN" that of `least_blocking` for N,
+"atomic pN" atomic adds with N; "atomic", "default" and "planned" have the pairs that launcher and planner choose.
+
+In each of ROUNDS rounds all ways of a row are measured, in an order at random, each after SETTLE seconds of the same: a
+GPU at its power limit runs as fast as what it ran before lets it. The median of the rounds' medians counts, of the main
+kernel and of the whole pass. Ordered gradients must have the same bits in five calls. Exits with 1 where they have not,
+or where gradients differ from the atomic ones.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import random
 import statistics
 import sys
 import tempfile
@@ -41,12 +45,12 @@ from kernels.blocksparse.lists.types import BlockSparse  # noqa: E402
 from kernels.blocksparse.planner.planner import least_blocking  # noqa: E402
 from kernels.blocksparse.spec.variant import Variant  # noqa: E402
 
-HEADS, ROUNDS, WARM, DISAGREE = 16, 12, 2, 0.02
+HEADS, ROUNDS, CALLS, SETTLE, DISAGREE = 16, 6, 6, 0.06, 0.02
 
 
 @dataclass(frozen=True)
 class Row:
-    """A problem and its ways: pairs of the default order and of planned ones."""
+    """A problem and its ways: pairs of the default order, of planned ones and of atomic adds."""
 
     mask: str
     tokens: int
@@ -54,6 +58,7 @@ class Row:
     dim: int
     default: tuple[int, ...]
     planned: tuple[int, ...] = ()
+    atomic: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -67,18 +72,21 @@ class Row:
 
 
 ROWS = [
-    Row("full", 8192, 2, 256, (1, 2, 3, 4, 8), (8, 16)),
-    Row("causal", 8192, 2, 256, (1, 2, 3, 4)),
-    Row("10%", 8192, 1, 256, (), (4, 8, 16)),
+    Row("causal", 8192, 2, 128, (1, 2, 3, 6), (), (1, 2, 3, 6)),
+    Row("causal", 8192, 2, 64, (2, 4, 6), (), (2, 4, 6)),
+    Row("full", 8192, 2, 128, (2, 4, 8), (), (2, 4)),
+    Row("50%", 8192, 1, 128, (), (8, 16), (1, 2, 3, 8)),
+    Row("10%", 8192, 1, 128, (), (8, 16), (1, 2, 8)),
+    Row("10%", 32768, 1, 128, (), (), (2, 3, 4)),
+    Row("causal", 2048, 8, 128, (4, 8, 16), (), (4, 8, 16)),
+    Row("causal", 32768, 1, 128, (2, 3), (), (2, 3, 4)),
+    Row("50%", 8192, 1, 64, (), (8,), (1, 2, 4)),
+    Row("window", 32768, 1, 128, (2, 4, 8), (), (2, 8)),
+    Row("causal", 8192, 2, 256, (1, 2, 3, 4), (), (1, 2, 3, 4)),
+    Row("10%", 8192, 1, 256, (), (4, 8, 16), (1, 2, 4)),
+    Row("full", 8192, 2, 256, (1, 2, 3, 4, 8), (8, 16), (1, 2, 4)),
     Row("causal", 2048, 8, 256, (2, 4, 6, 8)),
     Row("full", 2048, 8, 256, (4, 6, 8, 16), (16,)),
-    Row("full", 8192, 2, 128, (2, 4, 8, 16), (16,)),
-    Row("10%", 8192, 1, 128, (), (8, 16)),
-    Row("causal", 8192, 2, 128, (1, 2, 4)),
-    Row("50%", 8192, 1, 128, (), (8, 16)),
-    Row("causal", 2048, 8, 128, (4, 8, 16)),
-    Row("causal", 8192, 2, 64, (2, 4, 8)),
-    Row("window", 32768, 1, 128, (2, 4, 8)),
 ]
 
 
@@ -103,6 +111,7 @@ def ways_of(row: Row, blocks: BlockSparse) -> dict[str, Way]:
         plan = least_blocking(blocks, **of)
         found[f"planned ({plan.pairs}, {plan.chosen[0]})"] = Way(halved(plan.blocks), True)
     found |= {f"default p{pairs}": Way(default, True, pairs) for pairs in row.default}
+    found |= {f"atomic p{pairs}": Way(default, False, pairs) for pairs in row.atomic}
     for pairs in row.planned:
         found[f"planned p{pairs}"] = Way(halved(least_blocking(blocks, **of, pairs=pairs).blocks), True)
     return found
@@ -140,13 +149,21 @@ class Passes:
                 runtime.launch(variant, device, values)
             return (1e3 * (time.perf_counter() - began),) * 2
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
-        torch.cuda._sleep(500_000)  # until the host has queued them all
+        torch.cuda._sleep(150_000)  # until the host has queued them all
         marks[0].record()
         for mark, (variant, values) in zip(marks[1:], launches, strict=True):
             runtime.launch(variant, device, values)
             mark.record()
         torch.cuda.synchronize()
         return marks[1].elapsed_time(marks[2]), marks[0].elapsed_time(marks[3])
+
+    def settled(self, launches: list[Any]) -> tuple[float, float]:
+        """The medians of `run` after SETTLE seconds of it; one run where there is no GPU."""
+        until, calls = time.monotonic() + SETTLE, CALLS if self.q.is_cuda else 1
+        while self.q.is_cuda and time.monotonic() < until:
+            self.run(launches)
+        found = [self.run(launches) for _ in range(calls)]
+        return statistics.median(t[0] for t in found), statistics.median(t[1] for t in found)
 
 
 def measured(row: Row, entry: Entry) -> dict[str, Any]:
@@ -167,11 +184,10 @@ def measured(row: Row, entry: Entry) -> dict[str, Any]:
             if not all(torch.equal(x, y) for x, y in zip(first, gradients[:3], strict=True)):
                 wrong.append(f"{name}: other bits in another call")
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in made}
-    for at in range(ROUNDS + WARM if cuda else 1):
-        for name, (launches, _) in made.items():
-            found = passes.run(launches)
-            if at >= WARM or not cuda:
-                times[name].append(found)
+    draw = random.Random(0)
+    for _ in range(ROUNDS if cuda else 1):
+        for name in draw.sample(list(made), len(made)):
+            times[name].append(passes.settled(made[name][0]))
     main, whole = ({name: round(statistics.median(t[i] for t in ts), 4) for name, ts in times.items()} for i in (0, 1))
     pairs = {name: int(made[name][0][1][1]["pairs"]) for name in made}
     return {"row": row.name, "batch": row.batch, "pairs": pairs, "main_ms": main, "ms": whole, "wrong": wrong}
@@ -184,8 +200,9 @@ def builds(rows: list[Row]) -> list[Variant]:
         kind = "band" if row.mask in ("causal", "window") else "none"
         dim, tile_n = row.dim, 64 if row.dim > 128 else 128
         variants = [Variant("forward", "bfloat16", dim, 128, 128, kind), Variant("preprocess", "bfloat16", dim, 128)]
+        tuning = launch_backward.tuning_of_full(dim, False) if row.mask == "full" else ()
         for ordered in (False, True):
-            variants.append(Variant("backward", "bfloat16", dim, 128, tile_n, kind, ordered, False, "wgmma"))
+            variants.append(Variant("backward", "bfloat16", dim, 128, tile_n, kind, ordered, False, "wgmma", tuning))
         variants.append(Variant("postprocess", "bfloat16", dim, 128, tile_n, products="wgmma"))
         found |= dict.fromkeys(variants)
     return sorted(found, key=lambda one: one.kind != "backward")
