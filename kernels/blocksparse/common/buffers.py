@@ -6,6 +6,8 @@ Step s uses stage s % stages, for the (s // stages)-th time: that is also the nu
 waits for, by parity. Every warp counts steps for itself.
 """
 
+from typing import NamedTuple
+
 import cutlass
 from cutlass import Int32, Uint32, cute
 
@@ -27,6 +29,26 @@ def parity_of(step: Int32, stages: int) -> Int32:
     return Int32(Uint32(step) // stages % 2)
 
 
+class Stage(NamedTuple):
+    """Where a step's buffer is, for a loop that carries it from step to step, which takes fewer instructions than
+    dividing. parity: of the phase of `full` that the step waits for."""
+
+    index: Int32
+    parity: Int32
+
+
+def stage_at(step: Int32, stages: int) -> Stage:
+    """The Stage of a step."""
+    return Stage(stage_of(step, stages), parity_of(step, stages))
+
+
+@cute.jit
+def next_stage(stage: Stage, stages: cutlass.Constexpr) -> Stage:
+    """The Stage of the step after."""
+    wraps = stage.index == stages - 1
+    return Stage(Int32(0) if wraps else stage.index + 1, stage.parity ^ Int32(wraps))
+
+
 @cute.jit
 def initialise(first: cute.Pointer, count: cutlass.Constexpr, stages: cutlass.Constexpr, consumers: cutlass.Constexpr):
     """One thread: the barriers of `count` Buffers; it then fences (mbarrier_init_fence), and the CTA synchronises.
@@ -38,7 +60,13 @@ def initialise(first: cute.Pointer, count: cutlass.Constexpr, stages: cutlass.Co
 @cute.jit
 def wait_full(buffers: Buffers, step: Int32) -> None:
     """Waits until the buffer of this step has been filled for it."""
-    cute.arch.mbarrier_wait(buffers.full + stage_of(step, buffers.stages), parity_of(step, buffers.stages))
+    wait_filled(buffers, stage_at(step, buffers.stages))
+
+
+@cute.jit
+def wait_filled(buffers: Buffers, stage: Stage) -> None:
+    """`wait_full` for a step's Stage."""
+    cute.arch.mbarrier_wait(buffers.full + stage.index, stage.parity)
 
 
 @cute.jit
@@ -58,5 +86,11 @@ def release(buffers: Buffers, step: Int32) -> None:
 @cute.jit
 def release_multiplied(buffers: Buffers, step: Int32) -> None:
     """`release` where only the warp's products have read the buffer: its lanes met when they waited for those."""
+    release_stage(buffers, stage_of(step, buffers.stages))
+
+
+@cute.jit
+def release_stage(buffers: Buffers, index: Int32) -> None:
+    """`release_multiplied` for the index of a step's Stage."""
     if cute.arch.lane_idx() == 0:
-        cute.arch.mbarrier_arrive(buffers.empty + stage_of(step, buffers.stages))
+        cute.arch.mbarrier_arrive(buffers.empty + index)

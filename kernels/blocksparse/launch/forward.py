@@ -32,7 +32,9 @@ from kernels.blocksparse.spec.variant import (
 
 INT32_MAX = 2**31 - 1
 _KINDS = {Bits: "bits", Intervals: "intervals", Band: "band", type(None): "none"}
-L2_BYTES = 32 << 20  # of K and V that tiles launched together should not exceed
+# Bytes of K and V that tiles launched together should not exceed: what the L2 cache does not hold costs energy, of
+# which a GPU at its power limit has no more. Of bands twice as much: short tiles of several heads fill up the SMs.
+L2_BYTES, BAND_L2_BYTES = 8 << 20, 16 << 20
 STRIDE_LIMIT = 1 << 40  # bytes of a tensor map's strides
 EMULATED = 3  # persistent CTAs on an emulated GPU: few, so that those of small problems take further tiles too
 
@@ -248,7 +250,7 @@ def order_values(blocks: BlockSparse, k: Tensor, batch: int, heads_q: int) -> Va
     return {
         **position_values(rows),
         "schedule": int(long_rows_last(blocks.mask)) if rows is None else 2,
-        "l2_head_section": even_share(batch * heads_kv, l2_head_section(k, batch)) * (heads_q // heads_kv),
+        "l2_head_section": even_share(batch * heads_kv, l2_head_section(k, batch, blocks.mask)) * (heads_q // heads_kv),
     }
 
 
@@ -371,7 +373,8 @@ def long_rows_last(mask: BlockMask) -> bool:
     return not isinstance(mask, Band) or mask.left > mask.right
 
 
-def l2_head_section(k: Tensor, batch: int) -> int:
-    """KV heads whose K and V, of an average sequence, fit into the L2 cache together; at least 1."""
+def l2_head_section(k: Tensor, batch: int, mask: BlockMask) -> int:
+    """KV heads whose K and V, of an average sequence, are launched together; at least 1."""
+    most = BAND_L2_BYTES if isinstance(mask, Band) else L2_BYTES
     rows = k.shape[1] if k.dim() == 4 else -(-k.shape[0] // batch)
-    return max(1, L2_BYTES // max(2 * rows * k.shape[-1] * k.element_size(), 1))
+    return max(1, most // max(2 * rows * k.shape[-1] * k.element_size(), 1))

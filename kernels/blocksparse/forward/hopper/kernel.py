@@ -38,7 +38,7 @@ class HopperForward(Forward):
 
     def __init__(self, variant: Variant, injection: Injection = NO_INJECTION) -> None:
         super().__init__(variant, injection)
-        self.wait_filled = injection.pick("wait_filled", buffers.wait_full)
+        self.wait_filled = injection.pick("wait_filled", buffers.wait_filled)
         self.wait_empty = injection.pick("wait_empty", buffers.wait_empty)
         self.whole = injection.pick("whole", tma_loads.whole)
         self.expected_bytes = injection.pick("expected_bytes", tma_loads.expected_bytes)

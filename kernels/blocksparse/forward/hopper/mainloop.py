@@ -7,16 +7,20 @@ masked and their maxima found. The assembler moves the wait for it before the ex
 warpgroups' products run. Products of its own during a warpgroup's exponentials were slower, and so was the same wait
 written there (docs/performance/log.md).
 
-NOTE [turns] With `turns` a warpgroup issues the products of a step when the one before has issued its own: each waits
+NOTE [turns] With `turns` a warpgroup issues the products of a step when the one before has issued its scores and half
+of its product with V, so that the tensor cores have the other half to do until the next scores reach them. Each waits
 at a named barrier of its own, at which the one before arrives. The last one arrives at the first one's once at the
 start. All warpgroups of a CTA have the same number of steps. The last product of a tile is issued without a turn.
 """
+
+from collections.abc import Callable
 
 import cutlass
 from cutlass import BFloat16, Boolean, Float32, Int32, Uint32, cute
 from cutlass.cute.nvgpu import warpgroup
 
 from kernels.blocksparse.common import buffers, layouts, mask_words, mma
+from kernels.blocksparse.common.buffers import Stage
 from kernels.blocksparse.forward.hopper import wgmma
 from kernels.blocksparse.forward.hopper.tuning import WARPGROUP
 from kernels.blocksparse.forward.mainloop import LAG, cap_scores, exponentiate, load_words, mask_scores, masks
@@ -29,14 +33,15 @@ def multiply_steps(w) -> None:
     n_steps = w.tile_iterator.entries * (w.variant.tile_n // w.tuning.step)
     wait_filled, rounded = w.wait_filled, cute.make_rmem_tensor_like(w.acc_s, w.dtype)
     if n_steps > 0:
-        wait_filled(w.buffers_k, w.before)
-        key, slot = place_of_step(w, Int32(0))
+        stage = buffers.stage_at(w.before, w.tuning.stages)
+        wait_filled(w.buffers_k, stage)
+        key, slot = place_of_stage(w, stage)
         await_turn(w)
-        issue_scores(w, Int32(0))
+        issue_scores(w, stage)
         pass_turn(w)
         load_words(w, Int32(0), slot, key, Int32(0))
         warpgroup.wait_group(0)
-        buffers.release(w.buffers_k, w.before)
+        release_keys(w, stage, True)
         cap_scores(w, w.acc_s)
         mask_scores(w, w.acc_s, masks(w, Int32(0), key), key)
         follow(w) if w.tuning.rescale else advance(w)
@@ -45,15 +50,15 @@ def multiply_steps(w) -> None:
 
         masked_steps = cutlass.max(steps_with_masks(w, n_steps), 1)
         for s in cutlass.range(1, masked_steps):
-            multiply_step(w, rounded, s, True)
+            stage = multiply_step(w, rounded, s, stage, True)
         for s in cutlass.range(masked_steps, n_steps):
-            multiply_step(w, rounded, s, False)
+            stage = multiply_step(w, rounded, s, stage, False)
 
-        wait_filled(w.buffers_v, w.before + n_steps - 1)
+        wait_filled(w.buffers_v, stage)
         warpgroup.fence()
-        issue_values(w, rounded, n_steps - 1)
+        issue_values(w, rounded, stage)
         warpgroup.wait_group(0)
-        buffers.release(w.buffers_v, w.before + n_steps - 1)
+        buffers.release_stage(w.buffers_v, stage.index)
 
 
 @cute.jit
@@ -65,37 +70,45 @@ def steps_with_masks(w, n_steps: Int32) -> Int32:
 
 
 @cute.jit
-def multiply_step(w, rounded: cute.Tensor, s: Int32, masks_scores: cutlass.Constexpr) -> None:
-    """A step after the first: its scores and the product of the step before, then its exponentials. masks_scores:
-    False where no step of the loop needs a mask, which then has none of its registers and branches."""
+def multiply_step(w, rounded: cute.Tensor, s: Int32, before: Stage, masks_scores: cutlass.Constexpr) -> Stage:
+    """A step after the first: its scores and the product of the step before, then its exponentials. before: the stage
+    of the step before; returns this one's. masks_scores: False where no step of the loop needs a mask, which then has
+    none of its registers and branches."""
     step, steps_per_block, wait_filled = w.tuning.step, w.variant.tile_n // w.tuning.step, w.wait_filled
-    wait_filled(w.buffers_k, w.before + s)
+    stage = buffers.next_stage(before, w.tuning.stages)
+    wait_filled(w.buffers_k, stage)
     if cutlass.const_expr(masks_scores):
-        key, slot = place_of_step(w, s)
+        key, slot = place_of_stage(w, stage)
     await_turn(w)
-    issue_scores(w, s)
-    wait_filled(w.buffers_v, w.before + s - 1)
-    issue_values(w, rounded, s - 1)
-    pass_turn(w)
+    issue_scores(w, stage)
+    wait_filled(w.buffers_v, before)
+    issue_values(w, rounded, before, lambda: pass_turn(w))
     if cutlass.const_expr(masks_scores):
         masked = masks(w, s // steps_per_block, key)
         load_words(w, s // steps_per_block, slot, key, s % steps_per_block * step)
     warpgroup.wait_group(1)
-    if cutlass.const_expr(masks_scores):
-        buffers.release(w.buffers_k, w.before + s)
-    elif cutlass.const_expr(not w.tuning.held):
-        buffers.release_multiplied(w.buffers_k, w.before + s)
+    if cutlass.const_expr(masks_scores or not w.tuning.held):
+        release_keys(w, stage, masks_scores)
     cap_scores(w, w.acc_s)
     if cutlass.const_expr(masks_scores):
         mask_scores(w, w.acc_s, masked, key)
     moved = follow(w) if w.tuning.rescale else advance(w)
     exponentiate(w, w.acc_s)
     if cutlass.const_expr(not masks_scores and w.tuning.held):
-        buffers.release_multiplied(w.buffers_k, w.before + s)
+        release_keys(w, stage, masks_scores)
     warpgroup.wait_group(0)
-    buffers.release_multiplied(w.buffers_v, w.before + s - 1)
+    buffers.release_stage(w.buffers_v, before.index)
     round_into(rounded, w.acc_s)
     rescale_output(w, moved)
+    return stage
+
+
+@cute.jit
+def release_keys(w, stage: Stage, places: cutlass.Constexpr) -> None:
+    """Releases a step's K, which has been multiplied. places: the warp's lanes have read its place too."""
+    if cutlass.const_expr(places):
+        cute.arch.sync_warp()
+    buffers.release_stage(w.buffers_k, stage.index)
 
 
 def await_turn(w) -> None:
@@ -110,36 +123,23 @@ def pass_turn(w) -> None:
         cute.arch.barrier_arrive(barrier_id=w.next_turn, number_of_threads=2 * WARPGROUP)
 
 
-def place_of_step(w, s: Int32) -> tuple[Int32, Int32]:
+def place_of_stage(w, stage: Stage) -> tuple[Int32, Int32]:
     """The first key of a step whose K has come, and the slot of its mask's words."""
-    stage = buffers.stage_of(w.before + s, w.tuning.stages)
-    return w.sPlace[0, stage], w.sPlace[1, stage]
+    return w.sPlace[0, stage.index], w.sPlace[1, stage.index]
 
 
 @cute.jit
-def issue_scores(w, s: Int32) -> None:
+def issue_scores(w, stage: Stage) -> None:
     """Start Q · Kᵀ of a step."""
     warpgroup.fence()
-    wgmma.multiply(
-        w.mma_s,
-        w.acc_s,
-        w.fragment_q,
-        w.fragment_k[None, None, None, buffers.stage_of(w.before + s, w.tuning.stages)],
-        False,
-    )
+    wgmma.multiply(w.mma_s, w.acc_s, w.fragment_q, w.fragment_k[None, None, None, stage.index], False)
 
 
-@cute.jit
-def issue_values(w, rounded: cute.Tensor, s: Int32) -> None:
-    """Start O += P · V of a step. The caller has fenced since P and O were written."""
+def issue_values(w, rounded: cute.Tensor, stage: Stage, halfway: Callable[[], None] | None = None) -> None:
+    """Start O += P · V of a step. halfway: as `wgmma.multiply` takes it. The caller has fenced since P and O were
+    written."""
     operand_p = layouts.as_operand_a(rounded)
-    wgmma.multiply(
-        w.mma_o,
-        w.acc_o,
-        operand_p,
-        w.fragment_v[None, None, None, buffers.stage_of(w.before + s, w.tuning.stages)],
-        True,
-    )
+    wgmma.multiply(w.mma_o, w.acc_o, operand_p, w.fragment_v[None, None, None, stage.index], True, halfway)
 
 
 @cute.jit

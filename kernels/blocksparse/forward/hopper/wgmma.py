@@ -9,6 +9,8 @@ its A, or the shared memory that it reads. `warpgroup.fence` comes before a prod
 Relies on rows of shared tiles being swizzled as tile_layout says, at addresses that are multiples of 1,024.
 """
 
+from collections.abc import Callable
+
 import cutlass
 from cutlass import Float32, Int32, cute
 from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
@@ -66,10 +68,21 @@ def as_accumulator(acc: cute.Tensor) -> cute.Tensor:
     return cute.make_tensor(acc.iterator, cute.make_layout(((column, row, atoms), 1, 1)))
 
 
-def multiply(mma: cute.TiledMma, acc: cute.Tensor, a: cute.Tensor, b: cute.Tensor, add: bool) -> None:
-    """Issue acc (+)= A · Bᵀ as one group. a, b: fragments (…, rows or columns, k); the caller has fenced."""
+def multiply(
+    mma: cute.TiledMma,
+    acc: cute.Tensor,
+    a: cute.Tensor,
+    b: cute.Tensor,
+    add: bool,
+    halfway: Callable[[], None] | None = None,
+) -> None:
+    """Issue acc (+)= A · Bᵀ as one group. a, b: fragments (…, rows or columns, k); halfway: what is done when half of
+    it has been issued. The caller has fenced."""
     atom, target = cute.make_mma_atom(mma.op), as_accumulator(acc)
-    for k in range(cute.size(a, mode=[2])):
+    steps = cute.size(a, mode=[2])
+    for k in range(steps):
+        if halfway is not None and k == steps // 2:
+            halfway()
         atom.set(warpgroup.Field.ACCUMULATE, add or k > 0)
         cute.gemm(atom, target, a[None, None, k], b[None, None, k], target)
     warpgroup.commit_group()

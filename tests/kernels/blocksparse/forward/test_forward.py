@@ -83,7 +83,8 @@ def test_one_mask_serves_all_sequences_and_heads():
 @pytest.mark.parametrize("heads", [1, 2, 3])
 def test_heads_in_sections_of_the_cache_are_all_computed(monkeypatch, heads):
     # five KV heads of 130 keys, 32 wide, of which `heads` fit: the last section is smaller for 2 and 3
-    monkeypatch.setattr(launch, "L2_BYTES", heads * 2 * 130 * 32 * 2)
+    for name in ("L2_BYTES", "BAND_L2_BYTES"):
+        monkeypatch.setattr(launch, name, heads * 2 * 130 * 32 * 2)
     for mask in ("tokens", "band"):
         check(Case((130,), (130,), 10, 5, dim=32, mask=mask))
 
