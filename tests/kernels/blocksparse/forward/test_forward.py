@@ -12,7 +12,7 @@ from forward_cases import Case, errors, problem
 pytest.importorskip("cutlass")
 
 from kernels.blocksparse.launch import forward as launch
-from kernels.blocksparse.lists.types import BlockList, BlockLists, Intervals, replaced
+from kernels.blocksparse.lists.types import OPEN, Band, BlockList, BlockLists, Intervals, replaced
 from kernels.blocksparse.spec.variant import Injection
 
 BF16, FP16 = torch.bfloat16, torch.float16
@@ -87,6 +87,24 @@ def test_heads_in_sections_of_the_cache_are_all_computed(monkeypatch, heads):
         monkeypatch.setattr(launch, name, heads * 2 * 130 * 32 * 2)
     for mask in ("tokens", "band"):
         check(Case((130,), (130,), 10, 5, dim=32, mask=mask))
+
+
+@pytest.mark.parametrize(
+    ("left", "tokens", "dim", "heads"),
+    [
+        (None, 8192, 128, 2),
+        (None, 32768, 128, 1),
+        (OPEN, 8192, 128, 4),
+        (OPEN, 8192, 64, 8),
+        (OPEN, 65536, 128, 1),
+        (2047, 32768, 128, 3),  # a window: of each head the keys that tiles in flight look at
+        (2047, 4096, 128, 8),
+    ],
+)
+def test_heads_of_a_section_are_those_whose_keys_the_cache_holds(left, tokens, dim, heads):
+    k = torch.empty(1, tokens, 16, dim, dtype=torch.bfloat16, device="meta")
+    mask = None if left is None else Band(left, 0, torch.zeros(1, dtype=torch.int32))
+    assert launch.l2_head_section(k, 1, mask) == heads
 
 
 def test_operands_may_be_slices():
