@@ -6,7 +6,8 @@ up to head dim 64. Their steps are short: what a tile needs is fetched from the 
 NOTE [wide tiles] At head dim 64 a block's products and its exponentials take the same time, and two multiplying warps
 for each scheduler leave half of the issue slots empty. Tiles of 192 queries have three, on the same K and V. Their
 threads have 160 registers: 64 scores, 32 probabilities that the last product still reads, 32 sums of O, and few more.
-So the loading ones have 32, which is enough by TMA.
+So the loading ones have 32, which is enough by TMA. K and V have three stages: of two, the last warpgroup would release
+one of V shortly before the first one needs what comes into it.
 """
 
 from __future__ import annotations
