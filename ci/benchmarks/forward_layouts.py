@@ -50,7 +50,7 @@ ROWS = [
 ]
 LAYOUTS = ["", "turns=1", "tma=1", "tma=1,turns=1"]
 HEADS, REPEATS, SETTLE, DISAGREE = 16, 12, 0.06, 0.02
-SECTIONS = launch.L2_BYTES, launch.BAND_L2_BYTES
+SECTIONS = launch.L2_BYTES, launch.UNEVEN_L2_BYTES
 
 Layout = tuple[tuple[str, int], ...]
 
@@ -193,7 +193,7 @@ def measured(row: Row, layouts: list[str], options: argparse.Namespace, errors: 
             sections: tuple[int, ...] = sections,
             products: str = products,
         ) -> None:
-            launch.L2_BYTES, launch.BAND_L2_BYTES = sections
+            launch.L2_BYTES, launch.UNEVEN_L2_BYTES = sections
             scale = entry.dim**-0.5
             launch.forward(q, k, v, o, lse, sequences, blocks, scale=scale, tuning=tuning, products=products)
 

@@ -33,8 +33,9 @@ from kernels.blocksparse.spec.variant import (
 INT32_MAX = 2**31 - 1
 _KINDS = {Bits: "bits", Intervals: "intervals", Band: "band", type(None): "none"}
 # Bytes of K and V that tiles launched together should not exceed: what the L2 cache does not hold costs energy, of
-# which a GPU at its power limit has no more. Of bands twice as much: short tiles of several heads fill up the SMs.
-L2_BYTES, BAND_L2_BYTES = 8 << 20, 16 << 20
+# which a GPU at its power limit has no more. Of bands and intervals, whose rows are of unequal length, twice as much:
+# the short tiles of several heads fill up the SMs.
+L2_BYTES, UNEVEN_L2_BYTES = 8 << 20, 16 << 20
 WAVE_ROWS = 66 * 128  # queries of one head in flight, where tiles of two are
 STRIDE_LIMIT = 1 << 40  # bytes of a tensor map's strides
 EMULATED = 3  # persistent CTAs on an emulated GPU: few, so that those of small problems take further tiles too
@@ -375,9 +376,10 @@ def long_rows_last(mask: BlockMask) -> bool:
 
 
 def l2_head_section(k: Tensor, batch: int, mask: BlockMask) -> int:
-    """KV heads that are launched together, at least 1: as many as do not exceed L2_BYTES or BAND_L2_BYTES with K and V
-    of an average sequence, of a window with those that tiles in flight look at."""
-    most, rows = L2_BYTES, k.shape[1] if k.dim() == 4 else -(-k.shape[0] // batch)
+    """KV heads that are launched together, at least 1: as many as do not exceed L2_BYTES or UNEVEN_L2_BYTES with the K
+    and V of an average sequence, of a window with those that tiles in flight look at."""
+    rows = k.shape[1] if k.dim() == 4 else -(-k.shape[0] // batch)
+    most = UNEVEN_L2_BYTES if isinstance(mask, Band | Intervals) else L2_BYTES
     if isinstance(mask, Band):
-        most, rows = BAND_L2_BYTES, min(rows, mask.left + mask.right + WAVE_ROWS)
+        rows = min(rows, mask.left + mask.right + WAVE_ROWS)
     return max(1, most // max(2 * rows * k.shape[-1] * k.element_size(), 1))

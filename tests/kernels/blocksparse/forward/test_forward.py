@@ -83,7 +83,7 @@ def test_one_mask_serves_all_sequences_and_heads():
 @pytest.mark.parametrize("heads", [1, 2, 3])
 def test_heads_in_sections_of_the_cache_are_all_computed(monkeypatch, heads):
     # five KV heads of 130 keys, 32 wide, of which `heads` fit: the last section is smaller for 2 and 3
-    for name in ("L2_BYTES", "BAND_L2_BYTES"):
+    for name in ("L2_BYTES", "UNEVEN_L2_BYTES"):
         monkeypatch.setattr(launch, name, heads * 2 * 130 * 32 * 2)
     for mask in ("tokens", "band"):
         check(Case((130,), (130,), 10, 5, dim=32, mask=mask))
@@ -102,9 +102,18 @@ def test_heads_in_sections_of_the_cache_are_all_computed(monkeypatch, heads):
     ],
 )
 def test_heads_of_a_section_are_those_whose_keys_the_cache_holds(left, tokens, dim, heads):
-    k = torch.empty(1, tokens, 16, dim, dtype=torch.bfloat16, device="meta")
     mask = None if left is None else Band(left, 0, torch.zeros(1, dtype=torch.int32))
-    assert launch.l2_head_section(k, 1, mask) == heads
+    assert launch.l2_head_section(keys(tokens, dim), 1, mask) == heads
+
+
+def test_rows_of_unequal_length_have_larger_sections():
+    documents = Intervals(torch.zeros(1, 1, 3, 8192, dtype=torch.int32))
+    assert launch.l2_head_section(keys(8192, 128), 1, documents) == 4
+    assert launch.l2_head_section(keys(8192, 128), 1, None) == 2
+
+
+def keys(tokens: int, dim: int) -> torch.Tensor:
+    return torch.empty(1, tokens, 16, dim, dtype=torch.bfloat16, device="meta")
 
 
 def test_operands_may_be_slices():
