@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from fuzz.core.case import Case
 from fuzz.core.script_call import Text
 from fuzz.core.target import DeviceError, Execution, Tensors
-from fuzz.devices.emulator.config import BLOCK_CHECKS
-from fuzz.devices.emulator_schedules import schedule_of
+from fuzz.devices.emulator.config import AS_WRITTEN, BLOCK_CHECKS
+from fuzz.devices.emulator_schedules import contraction_of, schedule_of
 from fuzz.targets.autograd import AutogradTarget
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _IMPORT = "from fuzz.devices.emulator import emulated  # noqa: E402"
 
 class EmulatedTriton(AutogradTarget):
     """Base of such targets, to stand before the class that makes the call. Each repeat runs its warps and CTAs in
-    another order.
+    another order. Half of the cases have products fused into sums, as the compiler of the PTX may.
 
     arch       what kernels are compiled for
     checks     what is looked for while they run, see LaunchConfig
@@ -38,6 +38,7 @@ class EmulatedTriton(AutogradTarget):
     budget: int | None = None
     intercept: Intercept | None = None
     _repeat = 0
+    _contraction = AS_WRITTEN
     _blind = False
 
     def prepare(self, case: Case, tensors: Tensors) -> None:
@@ -45,7 +46,7 @@ class EmulatedTriton(AutogradTarget):
         from fuzz.devices.emulator import ready
 
         ready()
-        self._repeat = 0
+        self._begin(case)
 
     def run(self, case: Case, tensors: Tensors) -> Execution:
         """See AutogradTarget. Raises DeviceError for what the emulated GPU finds, and for what it does not emulate."""
@@ -56,6 +57,10 @@ class EmulatedTriton(AutogradTarget):
         """See AutogradTarget and `run`."""
         with self._emulated():
             return super().run_around(case, tensors, others)
+
+    def _begin(self, case: Case) -> None:
+        """The repeats of a case are to come."""
+        self._repeat, self._contraction = 0, contraction_of(case.inputs.seed)
 
     @contextmanager
     def blind(self) -> Iterator[None]:
@@ -73,6 +78,8 @@ class EmulatedTriton(AutogradTarget):
         if more := self.checks - BLOCK_CHECKS:
             setup.append("from fuzz.devices.emulator.config import BLOCK_CHECKS  # noqa: E402")
             found += f", checks=BLOCK_CHECKS | {{{', '.join(map(repr, sorted(more)))}}}"
+        if (fused := contraction_of(case.inputs.seed)) != AS_WRITTEN:
+            found += f", contraction={fused!r}"
         imports = tuple({*text.imports, "import sys"})
         return replace(text, imports=imports, setup="\n".join([*setup, text.setup]), emulated=f"{found})")
 
@@ -90,7 +97,7 @@ class EmulatedTriton(AutogradTarget):
         from fuzz.devices.emulator import EmulationError, Unimplemented, emulated
         from fuzz.devices.unwritten import of_runs
 
-        settings = schedule_of(self._repeat) | {"checks": self.checks, "strict": not self._blind}
+        settings = schedule_of(self._repeat, self._contraction) | {"checks": self.checks, "strict": not self._blind}
         settings |= {"budget": self.budget} if self.budget else {}
         self._repeat += 1
         try:

@@ -20,7 +20,7 @@ from fuzz.compiling import obtain
 from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
 from fuzz.core.target import Device, DeviceError, Execution, Tensors
-from fuzz.devices.emulator_schedules import schedule_of
+from fuzz.devices.emulator_schedules import contraction_of, schedule_of
 from fuzz.devices.present import cuda_present
 from fuzz.targets.flash_attention_4.calls import replaced
 from fuzz.targets.flash_attention_4.compile_cache import INTERNALS, LAUNCHES, Launch, compiling_for, hash_of, owner
@@ -87,8 +87,9 @@ class EmulatedFlashAttention4(FlashAttention4):
 
         options = options_of(case)
         checks = BLOCK_CHECKS if options["exits"] else BLOCK_CHECKS - {"copies_at_exit"}
+        schedule = schedule_of(self._repeat, contraction_of(case.inputs.seed))
         # its deterministic backward pass waits for CTAs of smaller indices, which a GPU starts first
-        config = LaunchConfig(**{"checks": checks, **schedule_of(self._repeat), "dispatch": "in_order"})
+        config = LaunchConfig(**{"checks": checks, **schedule, "dispatch": "in_order"})
         gpu = Gpu(config, lambda report: None, _unwritten(), None if options["edge"] else _extent)
         self._repeat += 1
         try:

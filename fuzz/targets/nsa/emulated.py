@@ -87,7 +87,8 @@ class EmulatedNativeSparse(EmulatedTriton, BundledNativeSparse):
         from fuzz.devices.emulator import ready
 
         ready()
-        self._options, self._repeat = OPTIONS.of(case), 0
+        self._options = OPTIONS.of(case)
+        self._begin(case)
         with self._emulated():
             return super().inspect(case)
 
