@@ -139,3 +139,10 @@ def _disturbs(line: str, ordered: Iterable[Product]) -> bool:
         if set(earlier.accumulators) & one.a or earlier.a & set(one.accumulators):
             return True
     return False
+
+
+def is_read_once(text: str, line: int) -> bool:
+    """True if one line alone names the register that this line gives its value."""
+    lines = text.splitlines()
+    given = re.match(r"\s*\S+\s+(%\w+),", lines[line - 1])
+    return given is not None and sum(given[1] in _REGISTER.findall(one) for one in lines) == 2

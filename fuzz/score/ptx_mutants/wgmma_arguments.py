@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from fuzz.score.ptx_mutants.argument import Argument
 from fuzz.score.ptx_mutants.mbarrier_order import release_is_idle, wait_is_idle
-from fuzz.score.ptx_mutants.register_flow import barrier_is_idle, fence_is_idle
+from fuzz.score.ptx_mutants.register_flow import barrier_is_idle, fence_is_idle, is_read_once
 
 _WGMMA = ("blocksparse.wgmma",)
 
@@ -381,6 +381,45 @@ WGMMA_ARGUMENTS = (
         r"\tshr\.u32 \t%r\d+, \2, %r\d+;",
         targets=_WGMMA,
     ),
+    Argument(
+        "floor division",
+        "Whether a division towards minus infinity has a remainder is found with the product of quotient and divisor, "
+        "which serves nothing else. The correction needs signs that differ too: counts have no sign.",
+        ("instruction_dropped",),
+        r"mul\.lo\.s32 %r\d+, %r\d+, %r\d+;",
+        "same_bits",
+        follows=r"\tsetp\.ne\.b32 \t%p\d+, %r\d+, %r\d+;\n\txor\.b32 \t(%r\d+), %r\d+, %r\d+;\n"
+        r"\tsetp\.lt\.s32 \t(%p\d+), \1, 0;\n\tand\.pred \t(%p\d+), (%p\d+, \2|\2, %p\d+);\n"
+        r"\tselp\.b32 \t%r\d+, -1, 0, \3;",
+        targets=_WGMMA,
+        proof=is_read_once,
+    ),
+    Argument(
+        "another thread clears",
+        "One thread of a CTA zeroes what CTAs count with, before the kernel ends: whichever it is.",
+        ("bound_shifted",),
+        r"setp\.ne\.b32 %p\d+, %r\d+, 0;",
+        "same_bits",
+        kinds=("preprocess",),
+        after=r", 1;$",
+        defined=r"mov\.u32 \t%r\d+, %tid\.x;",
+        follows=r"\t@%p\d+ bra[^\n]*\n\tmul\.wide\.u32 \t(%rd\d+), %r\d+, 4;\n\tadd\.s64 \t(%rd\d+), %rd\d+, \1;\n"
+        r"\tst\.global\.b32 \t\[\2\], 0;",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "times zero",
+        "Columns past the head dim have zeros for four words of O and four of dO, which are multiplied with each "
+        "other. A word of one of them may be any finite number.",
+        ("immediate_off_by_one",),
+        r"mov\.b32 %r\d+, 0;",
+        "same_bits",
+        kinds=("preprocess",),
+        after=r", 1;$",
+        near=r"(\tmov\.b32 \t%r\d+, 0;\n){8}\tcvt\.u32\.u64 \t(%r\d+), %rd\d+;\n\tor\.b32 \t(%r\d+), \2, \d+;\n"
+        r"\tsetp\.ge\.s32 \t%p\d+, \3, %r\d+;",
+        targets=_WGMMA,
+    ),
 )  # fmt: skip
 
 # Of bugs that are bugs: see REMARKS of equivalence.py.
@@ -402,4 +441,12 @@ WGMMA_REMARKS = (
     ("compare_shifted", "forward", r"setp\.lt\.s32 %p\d+, %r\d+, 1;", r"mov\.b32 \t%r\d+, 0;\n\t@%p\d+ bra",
      "The number of the first block of keys is not looked up where it is the only one: it takes a row of one block "
      "that is not the first."),
+    ("instruction_dropped", "forward", r"setp\.ne\.b32 p, %r\d+, 0;", "",
+     "Whether a product adds to its accumulators is not set. On the emulated GPU what nothing has set is 0, and here "
+     "that is right."),
+    ("constant_wrong", "forward", r"setp\.gt\.f32 %p\d+, %r\d+, 0f41000000;", "",
+     "O and its sums are rescaled where a row's maximum moved at all: slower, and right within the budget."),
+    ("compare_shifted", "backward", r"setp\.gt\.s32 %p\d+, %r\d+, 63;", "",
+     "A step of 63 queries is not masked. The row past the end has an infinite LSE, which makes its P zeros as the mask "
+     "would."),
 )  # fmt: skip

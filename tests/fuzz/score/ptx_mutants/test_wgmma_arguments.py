@@ -53,6 +53,28 @@ REDUCED = """
 	red.release.gpu.global.add.s32 [%rd187], %r1271;
 """
 AT_REST = "\tstmatrix.sync.aligned.m8n8.x4.shared.b16 [%r9], {%r1, %r2, %r3, %r4};\n\tbar.sync \t0, 256;\n\tret;\n"
+REMAINDER = """
+	mul.lo.s32 	%r7, %r5, %r6;
+	setp.ne.b32 	%p1, %r1, %r7;
+	xor.b32 	%r8, %r1, %r5;
+	setp.lt.s32 	%p2, %r8, 0;
+	and.pred 	%p3, %p1, %p2;
+	selp.b32 	%r9, -1, 0, %p3;
+"""
+CLEARED = """
+	mov.u32 	%r1, %tid.x;
+	setp.ne.b32 	%p1, %r1, 0;
+	@%p1 bra 	$L__BB0_3;
+	mul.wide.u32 	%rd2, %r2, 4;
+	add.s64 	%rd3, %rd1, %rd2;
+	st.global.b32 	[%rd3], 0;
+"""
+ZEROS = "".join(f"\tmov.b32 \t%r{i}, 0;\n" for i in range(10, 18))
+ZEROS += """\
+	cvt.u32.u64 	%r18, %rd6;
+	or.b32 	%r19, %r18, 112;
+	setp.ge.s32 	%p4, %r19, %r8;
+"""
 # a ring of Q and dO: who fills it, and who is done with a step
 RING = """
 	add.s32 	%r20, %r9, 700;
@@ -199,6 +221,10 @@ def status(text: str, operator: str, before: str, after: str, kind: str, **seen:
          "backward"),
         ("it adds to the accumulators", SCALE, "bound_shifted", "setp.ne.b32 p, %r1, 0;", "setp.ne.b32 p, %r1, -1;",
          "forward"),
+        ("floor division", REMAINDER, "instruction_dropped", "mul.lo.s32 %r7, %r5, %r6;", ";", "backward"),
+        ("another thread clears", CLEARED, "bound_shifted", "setp.ne.b32 %p1, %r1, 0;", "setp.ne.b32 %p1, %r1, 1;",
+         "preprocess"),
+        ("times zero", ZEROS, "immediate_off_by_one", "mov.b32 %r14, 0;", "mov.b32 %r14, 1;", "preprocess"),
     ],
 )  # fmt: skip
 def test_an_argument_needs_its_instruction_and_the_evidence(rule, text, operator, before, after, kind):
@@ -267,6 +293,15 @@ def test_an_argument_needs_its_instruction_and_the_evidence(rule, text, operator
          "backward"),
         (SCALE.replace(", 1;", ", 0;"), "bound_shifted", "setp.ne.b32 p, %r1, 0;", "setp.ne.b32 p, %r1, -1;",
          "forward"),
+        # the product is subtracted too; what a thread stores is no zero; a word beside those of O and dO
+        (REMAINDER + "\tsub.s32 \t%r4, %r1, %r7;\n", "instruction_dropped", "mul.lo.s32 %r7, %r5, %r6;", ";",
+         "backward"),
+        (CLEARED.replace("], 0;", "], %r1;"), "bound_shifted", "setp.ne.b32 %p1, %r1, 0;", "setp.ne.b32 %p1, %r1, 1;",
+         "preprocess"),
+        (CLEARED.replace("tid.x", "ctaid.x"), "bound_shifted", "setp.ne.b32 %p1, %r1, 0;", "setp.ne.b32 %p1, %r1, 1;",
+         "preprocess"),
+        (ZEROS.replace("%r17, 0", "%r17, 1"), "immediate_off_by_one", "mov.b32 %r14, 0;", "mov.b32 %r14, 1;",
+         "preprocess"),
     ],
 )  # fmt: skip
 def test_a_near_miss_is_missed(text, operator, before, after, kind):
