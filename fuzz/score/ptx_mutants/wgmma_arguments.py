@@ -447,6 +447,6 @@ WGMMA_REMARKS = (
     ("constant_wrong", "forward", r"setp\.gt\.f32 %p\d+, %r\d+, 0f41000000;", "",
      "O and its sums are rescaled where a row's maximum moved at all: slower, and right within the budget."),
     ("compare_shifted", "backward", r"setp\.gt\.s32 %p\d+, %r\d+, 63;", "",
-     "A step of 63 queries is not masked. The row past the end has an infinite LSE, which makes its P zeros as the mask "
-     "would."),
+     "A step of 63 queries is not masked. The row past the end has an infinite LSE, which makes its P zeros as the "
+     "mask would."),
 )  # fmt: skip
