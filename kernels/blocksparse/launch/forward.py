@@ -36,7 +36,7 @@ _KINDS = {Bits: "bits", Intervals: "intervals", Band: "band", type(None): "none"
 # which a GPU at its power limit has no more. Of bands and intervals, whose rows are of unequal length, twice as much:
 # the short tiles of several heads fill up the SMs.
 L2_BYTES, UNEVEN_L2_BYTES = 8 << 20, 16 << 20
-WAVE_ROWS = 66 * 128  # queries of one head in flight, where tiles of two are
+WAVE_ROWS = 66 * 128  # queries of each head that are in flight at once, where two heads share the SMs
 STRIDE_LIMIT = 1 << 40  # bytes of a tensor map's strides
 EMULATED = 3  # persistent CTAs on an emulated GPU: few, so that those of small problems take further tiles too
 

@@ -77,7 +77,7 @@ def hopper_tuning(variant: Variant) -> HopperTuning:
     most_ctas = 3 if variant.dim_padded <= 64 and overrides.get("tma", 1) else 2
     values = {
         "step": 64 if large or narrow else variant.tile_n,
-        "stages": 3 if variant.tile_m == WIDE else 2,
+        "stages": 3 if variant.tile_m == WIDE and overrides.get("tma", 1) else 2,
         "tiles": 1 if large or narrow else 2,
         "ctas": most_ctas if narrow and not large else 1,
         "tma": 1,
