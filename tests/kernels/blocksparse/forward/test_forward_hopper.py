@@ -22,6 +22,7 @@ from fuzz.devices.emulator import EmulationError
 from kernels.blocksparse.compile.build import build
 from kernels.blocksparse.forward import kernel as forward
 from kernels.blocksparse.forward import mainloop
+from kernels.blocksparse.forward.hopper.tuning import hopper_tuning
 from kernels.blocksparse.forward.kernel import Forward
 from kernels.blocksparse.launch.forward import for_operands
 from kernels.blocksparse.spec.variant import (
@@ -124,6 +125,12 @@ def test_other_archs_are_refused(arch):
 @pytest.mark.parametrize("tile_m", [64, 128, WIDE])
 def test_the_hopper_kernel_is_the_default_of_its_arch(tile_m):
     assert forward_products("sm_90a", tile_m) == "wgmma"
+
+
+def test_wide_tiles_have_a_third_stage_where_loads_take_no_registers():
+    wide = variant(tile_m=WIDE)
+    assert [hopper_tuning(wide.with_tuning(tma=tma)).stages for tma in (0, 1)] == [2, 3]
+    assert hopper_tuning(wide).stages == 3 and hopper_tuning(variant()).stages == 2
 
 
 def test_a_variant_says_its_products_and_only_kernels_that_multiply_have_them():
@@ -337,7 +344,7 @@ def test_the_portable_kernels_injection_points_are_there(tuning):
 
 
 @cute.jit
-def _at_once(buffers, step):
+def _at_once(buffers, stage):
     pass
 
 
@@ -356,6 +363,7 @@ def _no_fence():
     ("point", "replacement"),
     [
         ("wait_empty", _at_once),
+        nightly_unless(False, "wait_filled", _at_once),
         nightly_unless(False, "whole", _any_tile),
         nightly_unless(False, "fence_shared", _no_fence),
         nightly_unless(False, "expected_bytes", lambda count: count // 2),
