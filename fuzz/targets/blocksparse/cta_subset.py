@@ -18,7 +18,8 @@ from fuzz.core.target import Tensors
 from fuzz.targets.blocksparse.block_lists import options_of, products_of
 from fuzz.targets.blocksparse.devices import emulated, emulator_of
 from fuzz.targets.blocksparse.variants import kernels_for
-from kernels.blocksparse.lists.types import BlockSparse
+from kernels.blocksparse.lists.lpt import even_share
+from kernels.blocksparse.lists.types import Band, BlockSparse
 from kernels.blocksparse.spec.injection import Injections
 from oracles.masks import Window
 from oracles.outputs import Outputs
@@ -80,10 +81,23 @@ def draw_case(draw: random.Random, target: str, repeats: int) -> Case:
     problem = Problem((len_q,), (len_k,), heads_q, heads_kv, dim, dim, dtype, mask=band, backward=False)
     m_blocks = -(-len_q // kernel["tile_m"])
     last = heads_q * m_blocks - 1
-    ctas = sorted({last, last + 1 - m_blocks, *(draw.randint(0, last) for _ in range(3))})
+    ctas = sorted({last, _first_of_last_head(problem, m_blocks), *(draw.randint(0, last) for _ in range(3))})
     q, k, v = (Storage(draw.choice(ORDERS)) for _ in range(3))
     variant = kernel | {"ctas": ",".join(map(str, ctas))}
     return Case(target, problem, Inputs(draw.randint(0, 255), q=q, k=k, v=v), variant, repeats=repeats)
+
+
+def _first_of_last_head(p: Problem, m_blocks: int) -> int:
+    """The CTA of the last query head's tile that is launched first, of one sequence with a window as mask. Heads are
+    launched in sections, whose tiles alternate (`place_of` of forward/kernel.py)."""
+    from kernels.blocksparse.launch.forward import l2_head_section
+
+    assert isinstance(p.mask, Window) and p.mask.left is not None and p.mask.right is not None
+    band = Band(p.mask.left, p.mask.right, torch.zeros(1, dtype=torch.int32))
+    k = torch.empty(1, p.len_k, p.heads_kv, p.dim, dtype=getattr(torch, p.dtype), device="meta")
+    section = even_share(p.heads_kv, l2_head_section(k, 1, band)) * (p.heads_q // p.heads_kv)
+    before = (p.heads_q - 1) // section * section
+    return before * m_blocks + p.heads_q - 1 - before
 
 
 def _bands(problem: AnyProblem) -> list[dict[str, Any]]:

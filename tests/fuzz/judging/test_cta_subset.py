@@ -17,9 +17,11 @@ from fuzz.score import criteria_judge
 from fuzz.session.draw import drawer_of, explore, seed_cases
 from fuzz.session.plan import Shard
 from fuzz.session.settings import Settings
+from fuzz.targets.blocksparse import cta_subset
 from fuzz.targets.blocksparse.devices import emulator_there
 from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
 from fuzz.targets.registry import load
+from kernels.blocksparse.launch import forward as launch
 from oracles.masks import Causal, Window
 from oracles.problem import Problem
 
@@ -49,6 +51,26 @@ def test_reserved_memory_takes_none_until_it_is_touched() -> None:
 def test_neighbouring_tiles_are_told_apart(ctas) -> None:
     verdict = run(Case("blocksparse", PROBLEM, Inputs(), KERNEL | {"ctas": ctas}))
     assert verdict.outcome == "pass" and verdict.ratio > 0, verdict
+
+
+@needs_emulator
+def test_the_first_cta_of_the_last_head_writes_rows_of_that_head(monkeypatch) -> None:
+    written = []
+
+    def noted(case, tensors, into, *rest, run=cta_subset.run):
+        found = run(case, tensors, into, *rest)
+        written.append(into.lse.flatten(0, 1).ne(0).any(1).nonzero().flatten().tolist())
+        return found
+
+    monkeypatch.setattr(cta_subset, "run", noted)
+    for heads_q, heads_kv, most in ((4, 2, 1), (12, 6, 3), (5, 5, 2)):
+        problem = msgspec.structs.replace(PROBLEM, heads_q=heads_q, heads_kv=heads_kv)
+        size = 2 * problem.len_k * problem.dim * 2
+        monkeypatch.setattr(launch, "UNEVEN_L2_BYTES", most * size)
+        cta = cta_subset._first_of_last_head(problem, -(-problem.len_q // KERNEL["tile_m"]))
+        verdict = run(Case("blocksparse", problem, Inputs(), KERNEL | {"ctas": str(cta)}))
+        assert verdict.outcome == "pass" and set(map(tuple, written)) == {(heads_q - 1,)}, verdict
+        written.clear()
 
 
 @needs_emulator
