@@ -18,7 +18,6 @@ from fuzz.core.target import Tensors
 from fuzz.targets.blocksparse.block_lists import options_of, products_of
 from fuzz.targets.blocksparse.devices import emulated, emulator_of
 from fuzz.targets.blocksparse.variants import kernels_for
-from kernels.blocksparse.lists.lpt import even_share
 from kernels.blocksparse.lists.types import Band, BlockSparse
 from kernels.blocksparse.spec.injection import Injections
 from oracles.masks import Window
@@ -90,12 +89,12 @@ def draw_case(draw: random.Random, target: str, repeats: int) -> Case:
 def _first_of_last_head(p: Problem, m_blocks: int) -> int:
     """The CTA of the last query head's tile that is launched first, of one sequence with a window as mask. Heads are
     launched in sections, whose tiles alternate (`place_of` of forward/kernel.py)."""
-    from kernels.blocksparse.launch.forward import l2_head_section
+    from kernels.blocksparse.launch.forward import query_heads_of_section
 
     assert isinstance(p.mask, Window) and p.mask.left is not None and p.mask.right is not None
     band = Band(p.mask.left, p.mask.right, torch.zeros(1, dtype=torch.int32))
     k = torch.empty(1, p.len_k, p.heads_kv, p.dim, dtype=getattr(torch, p.dtype), device="meta")
-    section = even_share(p.heads_kv, l2_head_section(k, 1, band)) * (p.heads_q // p.heads_kv)
+    section = query_heads_of_section(k, 1, p.heads_q, band)
     before = (p.heads_q - 1) // section * section
     return before * m_blocks + p.heads_q - 1 - before
 

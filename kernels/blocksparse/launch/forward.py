@@ -246,13 +246,12 @@ def forward_values(
 
 def order_values(blocks: BlockSparse, k: Tensor, batch: int, heads_q: int) -> Values:
     """The order in which tiles of queries are launched: by the mask, or LPT; a section of heads after the other."""
-    heads_kv = k.shape[-2]
     by_direction = blocks.lpt is None or isinstance(blocks.mask, Band)  # a band's long rows are at one end
     rows = None if by_direction else blocks.lpt.rows  # type: ignore[union-attr]
     return {
         **position_values(rows),
         "schedule": int(long_rows_last(blocks.mask)) if rows is None else 2,
-        "l2_head_section": even_share(batch * heads_kv, l2_head_section(k, batch, blocks.mask)) * (heads_q // heads_kv),
+        "l2_head_section": query_heads_of_section(k, batch, heads_q, blocks.mask),
     }
 
 
@@ -373,6 +372,12 @@ def mask_values(mask: BlockMask, backward: bool = False) -> Values:
 def long_rows_last(mask: BlockMask) -> bool:
     """Should each head's tiles be launched from the last one, because later rows have more keys (causal masks)?"""
     return not isinstance(mask, Band) or mask.left > mask.right
+
+
+def query_heads_of_section(k: Tensor, batch: int, heads_q: int, mask: BlockMask) -> int:
+    """Query heads of a section, over all of the batch: `l2_head_section`, shared out evenly."""
+    heads_kv = k.shape[-2]
+    return even_share(batch * heads_kv, l2_head_section(k, batch, mask)) * (heads_q // heads_kv)
 
 
 def l2_head_section(k: Tensor, batch: int, mask: BlockMask) -> int:

@@ -1,4 +1,4 @@
-"""What targets share whose Triton kernels run on the emulated GPU: schedules, and products fused into sums."""
+"""Targets whose Triton kernels run on the emulated GPU: their schedules, and products fused into sums."""
 
 from __future__ import annotations
 
