@@ -10,13 +10,14 @@ from typing import NamedTuple
 
 import cutlass
 from cutlass import Int32, Uint32, cute
+from cutlass._mlir.dialects import nvvm
 
 
 class Buffers:
     """Barriers of one kind of operand; trace time only. first: of 2 · stages, `full` of each stage and `empty`."""
 
-    def __init__(self, first: cute.Pointer, stages: int) -> None:
-        self.full, self.empty, self.stages = first, first + stages, stages
+    def __init__(self, first: cute.Pointer, stages: int, ctas: int = 1) -> None:
+        self.full, self.empty, self.stages, self.ctas = first, first + stages, stages, ctas
 
 
 def stage_of(step: Int32, stages: int) -> Int32:
@@ -92,5 +93,12 @@ def release_multiplied(buffers: Buffers, step: Int32) -> None:
 @cute.jit
 def release_stage(buffers: Buffers, index: Int32) -> None:
     """`release_multiplied` for the index of a step's Stage."""
-    if cute.arch.lane_idx() == 0:
-        cute.arch.mbarrier_arrive(buffers.empty + index)
+    if cutlass.const_expr(buffers.ctas == 1):
+        if cute.arch.lane_idx() == 0:
+            cute.arch.mbarrier_arrive(buffers.empty + index)
+    else:
+        # one lane for each CTA of the cluster
+        if cute.arch.lane_idx() < buffers.ctas:
+            cute.arch.mbarrier_arrive(
+                buffers.empty + index, cute.arch.lane_idx(), scope=nvvm.MemScopeKind.CLUSTER
+            )

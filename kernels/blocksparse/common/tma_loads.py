@@ -13,7 +13,7 @@ they have come; cp.async is waited for and fenced for the products before the ar
 from typing import Any, NamedTuple
 
 import cutlass
-from cutlass import Boolean, Int32, Int64, cute
+from cutlass import Boolean, Int16, Int32, Int64, cute
 from cutlass.cute.nvgpu import cpasync
 
 from kernels.blocksparse.common.list_reader import Operand
@@ -32,15 +32,26 @@ class BulkOperand(NamedTuple):
 
 
 def bulk_operand(
-    x: Operand, shared: cute.ComposedLayout, heads: Int32, batch: Int32, dim: Int32, *, stored: bool = False
+    x: Operand,
+    shared: cute.ComposedLayout,
+    heads: Int32,
+    batch: Int32,
+    dim: Int32,
+    *,
+    stored: bool = False,
+    ctas: int = 1,
 ) -> BulkOperand:
     """Host code: the tensor map of x for tiles that lie in shared memory as `shared` (rows, dim_padded, 1) does, and
-    are loaded, or stored. Strides that are 0 have the same rows for all."""
+    are loaded, or stored. Strides that are 0 have the same rows for all. ctas: of a cluster that load a tile for each
+    other, NOTE [multicast]."""
     strides = [cute.assume(stride, divby=8) for stride in (x.stride_row, x.stride_head, x.stride_batch)]
     layout = cute.make_layout((ROWS, dim, heads, batch), stride=(strides[0], 1, strides[1], strides[2]))
     tile = tuple(cute.size(shared, mode=[i]) for i in range(2))
-    operation = cpasync.CopyBulkTensorTileS2GOp() if stored else cpasync.CopyBulkTensorTileG2SOp()
-    atom, coordinates = cpasync.make_tiled_tma_atom(operation, cute.make_tensor(x.pointer, layout), shared, tile)
+    loads = cpasync.CopyBulkTensorTileG2SOp() if ctas == 1 else cpasync.CopyBulkTensorTileG2SMulticastOp()
+    operation = cpasync.CopyBulkTensorTileS2GOp() if stored else loads
+    atom, coordinates = cpasync.make_tiled_tma_atom(
+        operation, cute.make_tensor(x.pointer, layout), shared, tile, num_multicast=ctas
+    )
     return BulkOperand(x, atom, coordinates)
 
 
@@ -50,13 +61,15 @@ class TileLoads:
     operand      Q, K or V; place: (batch, head, first row of the sequence in its batch, or of the tile)
     sX           (rows, dim_padded, stages)
     dim          the true head dim
+    cluster      (CTAs that load a tile for each other, this one's rank): NOTE [multicast]
     functions    by name: whole and expected_bytes below, fence_shared, and offset(rows, stride) in elements; or a
                  mutant's
     """
 
-    def __init__(self, operand: BulkOperand, place, sX: cute.Tensor, dim: Int32, functions: dict) -> None:
+    def __init__(self, operand: BulkOperand, place, sX: cute.Tensor, dim: Int32, functions: dict, cluster=(1, 0)) -> None:
         batch, head, row = place
         self.operand, self.place, self.sX, self.dim, self.functions = operand, place, sX, dim, functions
+        self.ctas, self.rank = cluster
         self.rows, self.dim_padded = cute.size(sX, mode=[0]), cute.size(sX, mode=[1])
         self.bytes = self.rows * self.dim_padded * (sX.element_type.width // 8)
         self.first, self.coordinates = row, operand.coordinates[None, None, head, batch]
@@ -72,7 +85,7 @@ class TileLoads:
             cute.domain_offset((self.first + row, 0), self.coordinates), (self.rows, self.dim_padded), (0, 0)
         )
         tXsX, tXgX = cpasync.tma_partition(
-            self.operand.atom, 0, cute.make_layout(1), cute.group_modes(self.sX, 0, 2), cute.group_modes(gX, 0, 2)
+            self.operand.atom, self.rank, cute.make_layout(self.ctas), cute.group_modes(self.sX, 0, 2), cute.group_modes(gX, 0, 2)
         )
         return tXgX, tXsX[None, stage]
 
@@ -96,7 +109,10 @@ def load_whole(tiles: TileLoads, row: Int32, stage: Int32, full: cute.Pointer, s
         write_place(sPlace, place)
         cute.arch.mbarrier_arrive_and_expect_tx(full, bytes_of(tiles.bytes))
     gX, sX = tiles.part(row, stage)
-    cute.copy(tiles.operand.atom, gX, sX, tma_bar_ptr=full)  # elects a thread itself
+    if cutlass.const_expr(tiles.ctas == 1):
+        cute.copy(tiles.operand.atom, gX, sX, tma_bar_ptr=full)  # elects a thread itself
+    else:
+        cute.copy(tiles.operand.atom, gX, sX, tma_bar_ptr=full, mcast_mask=Int16((1 << tiles.ctas) - 1))
 
 
 @cute.jit

@@ -40,6 +40,7 @@ class Forward:
 
     INJECTION_POINTS = ("keep_keys", "correction", "key_offset", "keys_left", *NUMBERS)
     PERSISTENT = False  # CTAs go on to further tiles
+    cluster = None  # (CTAs of a cluster, 1, 1)
     tune = staticmethod(portable_tuning)
 
     def __init__(self, variant: Variant, injection: Injection = NO_INJECTION) -> None:
@@ -100,6 +101,7 @@ class Forward:
         ).launch(
             grid=[a.resident if self.PERSISTENT else a.batch * a.heads_q * a.m_blocks, 1, 1],
             block=[self.threads, 1, 1],
+            cluster=self.cluster,
             stream=stream,
             min_blocks_per_mp=self.tuning.ctas,
             # said, so that a build need not ask a driver how much a multiprocessor has

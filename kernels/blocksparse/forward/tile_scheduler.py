@@ -59,22 +59,32 @@ def tile_pipeline(ints: cute.Pointer, longs: cute.Pointer, first: cute.Pointer) 
 
 @cute.jit
 def announce(
-    tile_pipeline: TilePipeline, count: Int32, number: Int32, tile_m: cutlass.Constexpr, problem, persistent
-) -> None:
+    tile_pipeline: TilePipeline,
+    count: Int32,
+    number: Int32,
+    tile_m: cutlass.Constexpr,
+    problem,
+    persistent,
+    ctas: cutlass.Constexpr = 1,
+    rank=0,
+) -> Int32:
     """One lane: the tile of this number, or of the first later number that has rows, becomes the CTA's `count`-th.
+    Returns its number.
 
     problem     shape, order and lists as the kernel has them, then (begin, length) of queries and of keys
     persistent  (CTAs, tile counter)
     """
     shape, order, lists, queries, keys = problem
     resident, tile_counter = persistent
+    rows = tile_m * ctas
+    shape = (*shape[:3], (shape[3] + ctas - 1) // ctas)
     tiles = shape[0] * shape[1] * shape[3]
     batch, head, m_block, length = Int32(-1), Int32(0), Int32(0), Int32(0)
     if number < tiles:
         batch, head, m_block = place_of(number, shape, order)
         length = sequence(queries, batch).length
-    while (number < tiles) & (m_block * tile_m >= length):
-        number, batch = next_number(resident, tile_counter, tiles), Int32(-1)
+    while (number < tiles) & (m_block * rows >= length):
+        number, batch = next_number(resident, tile_counter, tiles, number, ctas), Int32(-1)
         if number < tiles:
             batch, head, m_block = place_of(number, shape, order)
             length = sequence(queries, batch).length
@@ -83,22 +93,28 @@ def announce(
     seq_q, seq_k = Sequence(Int32(0), Int32(0)), Sequence(Int32(0), Int32(0))
     n_partial, n_full, first, first_full = Int32(0), Int32(0), Int64(0), Int64(0)
     if batch >= 0:
-        n_partial, first = lists[0].row(batch, head, m_block)
-        n_full, first_full = lists[1].row(batch, head, m_block)
+        n_partial, first = lists[0].row(batch, head, m_block * ctas)
+        n_full, first_full = lists[1].row(batch, head, m_block * ctas)
         seq_q, seq_k = sequence(queries, batch), sequence(keys, batch)
-    values = (batch, head, m_block, *seq_q, *seq_k, n_partial, n_partial + n_full)
+    values = (batch, head, m_block * ctas + rank, *seq_q, *seq_k, n_partial, n_partial + n_full)
     for i in cutlass.range_constexpr(INTS):
         ints[i, slot] = values[i]
     longs[0, slot], longs[1, slot] = first, first_full - n_partial
     cute.arch.mbarrier_arrive(tile_pipeline.barriers.full + slot)
+    return number
 
 
 @cute.jit
-def next_number(resident: Int32, tile_counter: cute.Pointer, tiles: Int32) -> Int32:
+def next_number(
+    resident: Int32, tile_counter: cute.Pointer, tiles: Int32, number: Int32 = 0, ctas: cutlass.Constexpr = 1
+) -> Int32:
     """The number of a CTA's next tile; from `tiles` on there is none."""
-    number = tiles
-    if resident < tiles:
-        number = resident + take_tile_number(tile_counter)
+    if cutlass.const_expr(ctas > 1):
+        number += resident // ctas
+    else:
+        number = tiles
+        if resident < tiles:
+            number = resident + take_tile_number(tile_counter)
     return number
 
 

@@ -113,10 +113,16 @@ def forward(
     blocks = forward_lists(q, blocks, products)
     variant = for_operands(forward_variant(q, blocks, softcap, tuning, products), q, k, v, o)
     resident = resident_ctas(variant, q) if resident is None else resident
+    cluster = cluster_of(variant)
     few = resident is None or sequences.batch * q.shape[-2] * blocks.m_blocks <= resident
-    tile_counter = None if few else torch.zeros(1, dtype=torch.int32, device=q.device)
+    tile_counter = None if few or cluster > 1 else torch.zeros(1, dtype=torch.int32, device=q.device)
     values = forward_values(
-        q, k, v, o, lse, sequences, blocks, scale=scale, softcap=softcap, resident=resident, tile_counter=tile_counter
+        *(q, k, v, o, lse, sequences, blocks),
+        scale=scale,
+        softcap=softcap,
+        resident=resident,
+        tile_counter=tile_counter,
+        cluster=cluster,
     )
     if values:
         launch(host.kernel(variant, values), q.device, host.changed(variant, values), injection)
@@ -139,8 +145,14 @@ def resident_ctas(variant: Variant, q: Tensor) -> int | None:
     if variant.products == "mma":
         return None
     if q.device.type != "cuda":
-        return EMULATED
-    return forward_tuning(variant).ctas * multiprocessors(q.device)
+        return EMULATED + EMULATED % cluster_of(variant)
+    cluster = cluster_of(variant)
+    return forward_tuning(variant).ctas * multiprocessors(q.device) // cluster * cluster
+
+
+def cluster_of(variant: Variant) -> int:
+    """CTAs of a cluster."""
+    return getattr(forward_tuning(variant), "cluster", 1)
 
 
 @lru_cache
@@ -208,10 +220,12 @@ def forward_values(
     softcap: float | None = None,
     resident: int | None = None,
     tile_counter: Tensor | None = None,
+    cluster: int = 1,
 ) -> Values:
     """The values of signature.FORWARD; none where there is nothing to launch.
 
     resident, tile_counter   CTAs to launch of a persistent kernel, and an int32 that is 0; None: a CTA for each tile
+    cluster                  CTAs of a cluster, which take neighbouring tiles and need no counter; `resident` is a multiple
     """
     for name, x in (("q", q), ("k", k), ("v", v), ("o", o)):
         if not fits(x):
@@ -220,7 +234,7 @@ def forward_values(
         if not (math.isfinite(number) and number > 0):
             raise ValueError(f"{name}: must be positive and finite, got {number}")
     batch, heads_q, heads_kv, m_blocks = sequences.batch, q.shape[-2], k.shape[-2], blocks.m_blocks
-    ctas = batch * heads_q * m_blocks
+    ctas = batch * heads_q * -(-m_blocks // cluster) * cluster
     if ctas > INT32_MAX:
         raise ValueError(f"q: {ctas} tiles (batch × heads × m_blocks) are too many for one launch")
     if ctas == 0:
@@ -231,22 +245,22 @@ def forward_values(
         **sequence_values(sequences),
         **list_values(blocks.forward.partial, blocks.forward.full),
         **mask_values(blocks.mask),
-        **order_values(blocks, k, batch, heads_q),
+        **order_values(blocks, k, batch, heads_q, positions=cluster == 1),
         "tile_counter": 0 if tile_counter is None else tile_counter,
         "batch": batch,
         "heads_q": heads_q,
         "heads_kv": heads_kv,
         "m_blocks": m_blocks,
         "dim": q.shape[-1],
-        "resident": ctas if tile_counter is None or resident is None else min(resident, ctas),
+        "resident": ctas if resident is None or (tile_counter is None and cluster == 1) else min(resident, ctas),
         "scale": scale,
         "cap": 0.0 if softcap is None else softcap,
     }
 
 
-def order_values(blocks: BlockSparse, k: Tensor, batch: int, heads_q: int) -> Values:
+def order_values(blocks: BlockSparse, k: Tensor, batch: int, heads_q: int, *, positions: bool = True) -> Values:
     """The order in which tiles of queries are launched: by the mask, or LPT; a section of heads after the other."""
-    by_direction = blocks.lpt is None or isinstance(blocks.mask, Band)  # a band's long rows are at one end
+    by_direction = not positions or blocks.lpt is None or isinstance(blocks.mask, Band)  # a band's long rows are at one end
     rows = None if by_direction else blocks.lpt.rows  # type: ignore[union-attr]
     return {
         **position_values(rows),

@@ -9,6 +9,7 @@ may be touched when.
 
 import cutlass
 from cutlass import Boolean, Float32, Int32, Int64, cute
+from cutlass._mlir.dialects import nvvm
 from cutlass.cute.nvgpu import warp
 from cutlass.memory import SmemAllocator
 
@@ -38,6 +39,8 @@ class HopperForward(Forward):
 
     def __init__(self, variant: Variant, injection: Injection = NO_INJECTION) -> None:
         super().__init__(variant, injection)
+        if self.tuning.cluster > 1:
+            self.cluster = (self.tuning.cluster, 1, 1)
         self.wait_filled = injection.pick("wait_filled", buffers.wait_filled)
         self.wait_empty = injection.pick("wait_empty", buffers.wait_empty)
         self.whole = injection.pick("whole", tma_loads.whole)
@@ -52,7 +55,8 @@ class HopperForward(Forward):
             return found
         rows, heads = (ROWS, a.heads_q) if name == "q" else (self.tuning.step, a.heads_kv)
         shared = products.tile_layout(self.dtype, rows, variant.dim_padded, 1)
-        return tma_loads.bulk_operand(found, shared, heads, a.batch, a.dim)
+        ctas = 1 if name == "q" else self.tuning.cluster
+        return tma_loads.bulk_operand(found, shared, heads, a.batch, a.dim, ctas=ctas)
 
     def shared_memory(self) -> tuple[cute.Pointer, ...]:
         """The tiles of Q, later O; the stages of K; the stages of V; the barriers; places of K; announced tiles."""
@@ -97,11 +101,11 @@ class HopperForward(Forward):
         sQ, sK, sV, barriers, places, ints, longs = self.shared_memory()
         of_q, of_tiles = barriers + 4 * stages, barriers + 4 * stages + 2 * tuning.tiles * groups
         if thread == 0:
-            buffers.initialise(barriers, 2, stages, groups * 4)
+            buffers.initialise(barriers, 2, stages, groups * 4 * tuning.cluster)
             buffers.initialise(of_q, groups, tuning.tiles, 4)
             buffers.initialise(of_tiles, 1, tile_scheduler.TILE_STAGES, 4 + groups * 4)
             cute.arch.mbarrier_init_fence()
-        cute.arch.sync_threads()
+        self.meet_cluster()
         common = Work(
             tile_pipeline=tile_scheduler.tile_pipeline(ints, longs, of_tiles),
             lists=lists,
@@ -113,8 +117,8 @@ class HopperForward(Forward):
             sV=products.shared_tiles(sV, self.dtype, tuning.step, variant.dim_padded, stages),
             sPlace=cute.make_tensor(places, cute.make_layout((2, stages))),
             buffers_q=of_q,
-            buffers_k=Buffers(barriers, stages),
-            buffers_v=Buffers(barriers + 2 * stages, stages),
+            buffers_k=Buffers(barriers, stages, tuning.cluster),
+            buffers_v=Buffers(barriers + 2 * stages, stages, tuning.cluster),
         )
         if warp_index < 4:
             if cutlass.const_expr(tuning.registers):
@@ -125,6 +129,20 @@ class HopperForward(Forward):
             if cutlass.const_expr(tuning.registers):
                 cute.arch.setmaxregister_increase(tuning.registers)
             self.multiply_tiles(common, thread - WARPGROUP, o, (lse, lse_strides), (to_tanh, to_log2))
+        if cutlass.const_expr(tuning.cluster > 1):
+            self.meet_cluster()
+
+    def meet_cluster(self) -> None:
+        """All threads of the cluster wait for each other."""
+        if self.tuning.cluster > 1:
+            nvvm.cluster_arrive()
+            nvvm.cluster_wait()
+        else:
+            cute.arch.sync_threads()
+
+    def rank(self) -> Int32:
+        """This CTA's in its cluster."""
+        return cute.arch.block_idx()[0] % self.tuning.cluster
 
     @cute.jit
     def load_tiles(self, common: Work, warp_index, thread, operands, problem, persistent) -> None:
@@ -194,11 +212,13 @@ class HopperForward(Forward):
     def play(self, role: cutlass.Constexpr, common: Work, announces, operands, problem, persistent) -> None:
         """One loading warp, for all tiles."""
         count, before, more = Int32(0), Int32(0), Boolean(True)
-        tile_m = self.variant.tile_m
+        tile_m, ctas, rank = self.variant.tile_m, self.tuning.cluster, self.rank()
+        number = cute.arch.block_idx()[0] // ctas
         if cutlass.const_expr(role == "announce"):
             if announces:
-                number = cute.arch.block_idx()[0]
-                tile_scheduler.announce(common.tile_pipeline, count, number, tile_m, problem, persistent)
+                number = tile_scheduler.announce(
+                    common.tile_pipeline, count, number, tile_m, problem, persistent, ctas, rank
+                )
             # the other lanes wait for the announcement only after it, here and below
             cute.arch.sync_warp()
         while more:
@@ -210,8 +230,10 @@ class HopperForward(Forward):
                         cute.arch.barrier(barrier_id=self.next_due(), number_of_threads=64)
                     if announces:
                         total = common.shape[0] * common.shape[1] * common.shape[3]
-                        number = tile_scheduler.next_number(persistent[0], persistent[1], total)
-                        tile_scheduler.announce(common.tile_pipeline, count + 1, number, tile_m, problem, persistent)
+                        number = tile_scheduler.next_number(*persistent, total, number, ctas)
+                        number = tile_scheduler.announce(
+                            common.tile_pipeline, count + 1, number, tile_m, problem, persistent, ctas, rank
+                        )
                     cute.arch.sync_warp()
                 elif cutlass.const_expr(role == "q"):
                     self.load_queries(common, operands[0], tile, count)
@@ -233,11 +255,12 @@ class HopperForward(Forward):
             tile_iterator=tile.tile_iterator,
         )
         place = tile.batch, self.kv_head_of(tile.head, common.shape[1], common.shape[2]), tile.keys.begin
+        cluster = self.tuning.cluster, self.rank()
         if cutlass.const_expr(role == "k"):
-            tiles = TileLoads(operands[1], place, common.sK, common.dim, self.tma_functions())
+            tiles = TileLoads(operands[1], place, common.sK, common.dim, self.tma_functions(), cluster)
             loads.fill_all(w, common.buffers_k, tiles, common.sPlace, before, self.tuning.lead, self.next_due())
         else:
-            tiles = TileLoads(operands[2], place, common.sV, common.dim, self.tma_functions())
+            tiles = TileLoads(operands[2], place, common.sV, common.dim, self.tma_functions(), cluster)
             loads.fill_all(w, common.buffers_v, tiles, None, before)
 
     @cute.jit
@@ -284,9 +307,26 @@ class HopperForward(Forward):
                 rows_o = (o.at(tile.batch, o_row, tile.head), o.stride_row)
                 address, (stride_batch, stride_head) = lse
                 at = tile.batch * stride_batch + tile.head * stride_head + (tile.queries.begin + first_row)
-                self.multiply(common, thread, tile, count, before, rows_o, address + at, factors)
+                if cutlass.const_expr(self.tuning.cluster > 1):
+                    if first_row < tile.queries.length:
+                        self.multiply(common, thread, tile, count, before, rows_o, address + at, factors)
+                    else:
+                        self.pass_over(common, thread // WARPGROUP, tile, count, before)
+                else:
+                    self.multiply(common, thread, tile, count, before, rows_o, address + at, factors)
                 before += tile.tile_iterator.entries * (self.variant.tile_n // self.tuning.step)
             count += 1
+
+    @cute.jit
+    def pass_over(self, common: Work, group, tile: Tile, count, before) -> None:
+        """A multiplying warpgroup in a tile without rows: it releases what is loaded for it."""
+        buffers_q = self.buffers_q(common, cute.arch.make_warp_uniform(group))
+        buffers.wait_full(buffers_q, count)
+        for s in cutlass.range(tile.tile_iterator.entries * (self.variant.tile_n // self.tuning.step)):
+            for of_operand in cutlass.const_expr((common.buffers_k, common.buffers_v)):
+                buffers.wait_full(of_operand, before + s)
+                buffers.release(of_operand, before + s)
+        buffers.release(buffers_q, count)
 
     @cute.jit
     def multiply(self, common: Work, thread, tile: Tile, count, before, o, lse_row, factors) -> None:

@@ -42,6 +42,7 @@ class HopperTuning:
     held        1: in steps without a mask K is released after the exponentials; 0: as soon as it has been multiplied
     lead        steps of a tile whose K is still to be loaded when the CTA takes its next one, NOTE [tiles] of
                 tile_scheduler.py; 0: it takes it at the tile's start, as it does without TMA
+    cluster     CTAs that load K and V for each other, 1 or 2
     """
 
     step: int
@@ -55,6 +56,7 @@ class HopperTuning:
     rescale: int = 0
     held: int = 0
     lead: int = 0
+    cluster: int = 1
 
     def warpgroups(self, variant: Variant) -> int:
         """Those that multiply; one more loads."""
