@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import cutlass
 from cutlass import Int32, Uint32, cute
-from cutlass._mlir.dialects import nvvm
 
 
 class Buffers:
@@ -99,6 +98,4 @@ def release_stage(buffers: Buffers, index: Int32) -> None:
     else:
         # one lane for each CTA of the cluster
         if cute.arch.lane_idx() < buffers.ctas:
-            cute.arch.mbarrier_arrive(
-                buffers.empty + index, cute.arch.lane_idx(), scope=nvvm.MemScopeKind.CLUSTER
-            )
+            cute.arch.mbarrier_arrive(buffers.empty + index, cute.arch.lane_idx())
