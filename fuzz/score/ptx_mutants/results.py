@@ -30,7 +30,13 @@ class PtxMutant(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def id(self) -> str:
         """Eight hexadecimal digits. They depend on what the compiler made of the kernel."""
-        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:8]
+        # fields that differ from their defaults: msgspec's omit_defaults keeps a default that another process sent
+        given = {
+            field.name: value
+            for field in msgspec.structs.fields(self)
+            if (value := getattr(self, field.name)) != field.default
+        }
+        return hashlib.sha256(msgspec.json.encode(given)).hexdigest()[:8]
 
 
 class Result(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -13,7 +13,8 @@ from cutlass import Int32, Uint32, cute
 
 
 class Buffers:
-    """Barriers of one kind of operand; trace time only. first: of 2 · stages, `full` of each stage and `empty`."""
+    """Barriers of one kind of operand; trace time only. first: of 2 · stages, `full` of each stage and `empty`. ctas: of
+    a cluster, all of which release what one of them fills."""
 
     def __init__(self, first: cute.Pointer, stages: int, ctas: int = 1) -> None:
         self.full, self.empty, self.stages, self.ctas = first, first + stages, stages, ctas
@@ -96,6 +97,7 @@ def release_stage(buffers: Buffers, index: Int32) -> None:
         if cute.arch.lane_idx() == 0:
             cute.arch.mbarrier_arrive(buffers.empty + index)
     else:
-        # one lane for each CTA of the cluster
+        # A lane for each CTA. It hands over no values but says that they have been read: at the scope of the cluster
+        # a release makes the SM wait for its writes, and the kernel a quarter slower.
         if cute.arch.lane_idx() < buffers.ctas:
             cute.arch.mbarrier_arrive(buffers.empty + index, cute.arch.lane_idx())

@@ -8,6 +8,11 @@ lanes of the warp copy a tile with fewer rows with cp.async, which makes zeros o
 number of rows: it has ROWS, more than any tensor. Columns past the head dim are past the map's end, where TMA writes
 zeros. Either way `full` gets one arrival. That of a thread which says how many bytes will come completes its phase once
 they have come; cp.async is waited for and fenced for the products before the arrival.
+
+NOTE [multicast] CTAs of a cluster that need the same tiles load them for each other: each loads its share of a tile's
+rows, which comes into the shared memory of all, at the same place, and counts at the `full` of all. So a stage is empty
+when all CTAs have read it: each arrives at the `empty` of all, and all load the same tiles in the same order. A tile
+with rows past the sequence's end is copied by each CTA for itself.
 """
 
 from typing import Any, NamedTuple
@@ -16,6 +21,7 @@ import cutlass
 from cutlass import Boolean, Int16, Int32, Int64, cute
 from cutlass.cute.nvgpu import cpasync
 
+from kernels.blocksparse.common.clusters import ALONE, Cluster
 from kernels.blocksparse.common.list_reader import Operand
 from kernels.blocksparse.common.tile_loads import TileCopy
 
@@ -61,15 +67,17 @@ class TileLoads:
     operand      Q, K or V; place: (batch, head, first row of the sequence in its batch, or of the tile)
     sX           (rows, dim_padded, stages)
     dim          the true head dim
-    cluster      (CTAs that load a tile for each other, this one's rank): NOTE [multicast]
+    cluster      CTAs that load tiles for each other, NOTE [multicast]
     functions    by name: whole and expected_bytes below, fence_shared, and offset(rows, stride) in elements; or a
                  mutant's
     """
 
-    def __init__(self, operand: BulkOperand, place, sX: cute.Tensor, dim: Int32, functions: dict, cluster=(1, 0)) -> None:
+    def __init__(
+        self, operand: BulkOperand, place, sX: cute.Tensor, dim: Int32, functions: dict, cluster: Cluster = ALONE
+    ) -> None:
         batch, head, row = place
         self.operand, self.place, self.sX, self.dim, self.functions = operand, place, sX, dim, functions
-        self.ctas, self.rank = cluster
+        self.cluster = cluster
         self.rows, self.dim_padded = cute.size(sX, mode=[0]), cute.size(sX, mode=[1])
         self.bytes = self.rows * self.dim_padded * (sX.element_type.width // 8)
         self.first, self.coordinates = row, operand.coordinates[None, None, head, batch]
@@ -85,7 +93,11 @@ class TileLoads:
             cute.domain_offset((self.first + row, 0), self.coordinates), (self.rows, self.dim_padded), (0, 0)
         )
         tXsX, tXgX = cpasync.tma_partition(
-            self.operand.atom, self.rank, cute.make_layout(self.ctas), cute.group_modes(self.sX, 0, 2), cute.group_modes(gX, 0, 2)
+            self.operand.atom,
+            self.cluster.rank,
+            cute.make_layout(self.cluster.ctas),
+            cute.group_modes(self.sX, 0, 2),
+            cute.group_modes(gX, 0, 2),
         )
         return tXgX, tXsX[None, stage]
 
@@ -109,10 +121,12 @@ def load_whole(tiles: TileLoads, row: Int32, stage: Int32, full: cute.Pointer, s
         write_place(sPlace, place)
         cute.arch.mbarrier_arrive_and_expect_tx(full, bytes_of(tiles.bytes))
     gX, sX = tiles.part(row, stage)
-    if cutlass.const_expr(tiles.ctas == 1):
-        cute.copy(tiles.operand.atom, gX, sX, tma_bar_ptr=full)  # elects a thread itself
+    # elects a thread itself
+    if cutlass.const_expr(tiles.cluster.ctas == 1):
+        cute.copy(tiles.operand.atom, gX, sX, tma_bar_ptr=full)
     else:
-        cute.copy(tiles.operand.atom, gX, sX, tma_bar_ptr=full, mcast_mask=Int16((1 << tiles.ctas) - 1))
+        everyone = Int16((1 << tiles.cluster.ctas) - 1)
+        cute.copy(tiles.operand.atom, gX, sX, tma_bar_ptr=full, mcast_mask=everyone)
 
 
 @cute.jit

@@ -12,6 +12,11 @@ while other CTAs run out of tiles, and CTAs are then spread over more heads' K a
 Every warp takes every announced tile, in order, and says when it has read it; a tile of batch -1 is the end. All that
 is counted over tiles (steps, for the buffers of K and V; tiles, for those of Q and of the announced tiles) every warp
 counts for itself.
+
+NOTE [tiles of a cluster] The CTAs of a cluster take neighbouring query tiles of a head, for which the same blocks are
+listed, so that they load K and V for each other (NOTE [multicast] of common/tma_loads.py). Their rows are equally long:
+a cluster takes every so-manieth number, without a counter. Where a head has no tile for the last CTA, it loads its share
+of K and V all the same, and releases them.
 """
 
 from typing import NamedTuple
@@ -21,6 +26,7 @@ from cutlass import Int32, Int64, cute
 
 from kernels.blocksparse.common import buffers
 from kernels.blocksparse.common.buffers import Buffers
+from kernels.blocksparse.common.clusters import ALONE, Cluster
 from kernels.blocksparse.common.list_reader import BlockList, Sequence, TileIterator, sequence
 from kernels.blocksparse.common.tile_counter import take_tile_number
 from kernels.blocksparse.forward.kernel import place_of
@@ -65,26 +71,26 @@ def announce(
     tile_m: cutlass.Constexpr,
     problem,
     persistent,
-    ctas: cutlass.Constexpr = 1,
-    rank=0,
+    cluster: Cluster = ALONE,
 ) -> Int32:
     """One lane: the tile of this number, or of the first later number that has rows, becomes the CTA's `count`-th.
     Returns its number.
 
     problem     shape, order and lists as the kernel has them, then (begin, length) of queries and of keys
     persistent  (CTAs, tile counter)
+    cluster     numbers are of its tiles together, NOTE [tiles of a cluster]
     """
     shape, order, lists, queries, keys = problem
     resident, tile_counter = persistent
-    rows = tile_m * ctas
+    ctas, rank = cluster
     shape = (*shape[:3], (shape[3] + ctas - 1) // ctas)
     tiles = shape[0] * shape[1] * shape[3]
     batch, head, m_block, length = Int32(-1), Int32(0), Int32(0), Int32(0)
     if number < tiles:
         batch, head, m_block = place_of(number, shape, order)
         length = sequence(queries, batch).length
-    while (number < tiles) & (m_block * rows >= length):
-        number, batch = next_number(resident, tile_counter, tiles, number, ctas), Int32(-1)
+    while (number < tiles) & (m_block * ctas * tile_m >= length):
+        number, batch = next_number(resident, tile_counter, tiles, number, cluster), Int32(-1)
         if number < tiles:
             batch, head, m_block = place_of(number, shape, order)
             length = sequence(queries, batch).length
@@ -106,11 +112,11 @@ def announce(
 
 @cute.jit
 def next_number(
-    resident: Int32, tile_counter: cute.Pointer, tiles: Int32, number: Int32 = 0, ctas: cutlass.Constexpr = 1
+    resident: Int32, tile_counter: cute.Pointer, tiles: Int32, number: Int32 | int = 0, cluster: Cluster = ALONE
 ) -> Int32:
-    """The number of a CTA's next tile; from `tiles` on there is none."""
-    if cutlass.const_expr(ctas > 1):
-        number += resident // ctas
+    """The number of a CTA's next tile; from `tiles` on there is none. number: the one before, in a cluster."""
+    if cutlass.const_expr(cluster.ctas > 1):
+        number += resident // cluster.ctas
     else:
         number = tiles
         if resident < tiles:

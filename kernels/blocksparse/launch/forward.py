@@ -9,7 +9,7 @@ the launch, with tensors standing for their addresses, so that an emulated GPU g
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -37,6 +37,8 @@ _KINDS = {Bits: "bits", Intervals: "intervals", Band: "band", type(None): "none"
 # the short tiles of several heads fill up the SMs.
 L2_BYTES, UNEVEN_L2_BYTES = 8 << 20, 16 << 20
 WAVE_ROWS = 66 * 128  # queries of each head that are in flight at once, where two heads share the SMs
+CLUSTER_DIMS = (128, 256)  # at which clusters of two CTAs were faster
+MANY_TILES = 32  # of a head, of which an odd one costs little
 STRIDE_LIMIT = 1 << 40  # bytes of a tensor map's strides
 EMULATED = 3  # persistent CTAs on an emulated GPU: few, so that those of small problems take further tiles too
 
@@ -151,7 +153,7 @@ def resident_ctas(variant: Variant, q: Tensor) -> int | None:
 
 
 def cluster_of(variant: Variant) -> int:
-    """CTAs of a cluster."""
+    """CTAs of a cluster of a forward kernel."""
     return getattr(forward_tuning(variant), "cluster", 1)
 
 
@@ -172,6 +174,8 @@ def forward_variant(
     blocks = forward_lists(q, blocks, products)
     if products is None:
         products = forward_products(arch_of(q.device), blocks.tile_m) if q.device.type == "cuda" else "mma"
+    if not tuning and shares_loads(q, blocks, products):
+        tuning = (("cluster", 2),)
     return _forward_variant(
         str(q.dtype).removeprefix("torch."),
         q.shape[-1],
@@ -181,6 +185,19 @@ def forward_variant(
         softcap is not None,
         products,
         tuning,
+    )
+
+
+def shares_loads(q: Tensor, blocks: BlockSparse, products: str) -> bool:
+    """True where two CTAs load K and V for each other: of a full mask, whose query tiles look at the same keys, and at
+    head dims where that is faster (docs/performance/log.md). A last tile that has no other is then half of a pair."""
+    return (
+        (products, blocks.tile_m, blocks.mask) == ("wgmma", 128, None)
+        and padded_dim(q.shape[-1]) in CLUSTER_DIMS
+        and blocks.schedule.alike
+        and q.dim() == 4
+        and blocks.forward.full.count.shape[0] == 1  # sequences are equally long too
+        and (blocks.m_blocks % 2 == 0 or blocks.m_blocks >= MANY_TILES)
     )
 
 
@@ -204,7 +221,8 @@ def for_operands(variant: Variant, *operands: Tensor) -> Variant:
     """The kernel for these tensors: without TMA where a tensor map cannot describe one of them."""
     if variant.products == "mma" or all(map(mappable, operands)):
         return variant
-    return variant.with_tuning(tma=0)
+    without = tuple(pair for pair in variant.tuning if pair[0] != "cluster")  # whose loads are by TMA
+    return replace(variant, tuning=without).with_tuning(tma=0)
 
 
 def forward_values(
@@ -225,7 +243,7 @@ def forward_values(
     """The values of signature.FORWARD; none where there is nothing to launch.
 
     resident, tile_counter   CTAs to launch of a persistent kernel, and an int32 that is 0; None: a CTA for each tile
-    cluster                  CTAs of a cluster, which take neighbouring tiles and need no counter; `resident` is a multiple
+    cluster                  CTAs of a cluster, `cluster_of`, of which `resident` is a multiple: they need no counter
     """
     for name, x in (("q", q), ("k", k), ("v", v), ("o", o)):
         if not fits(x):
@@ -245,7 +263,7 @@ def forward_values(
         **sequence_values(sequences),
         **list_values(blocks.forward.partial, blocks.forward.full),
         **mask_values(blocks.mask),
-        **order_values(blocks, k, batch, heads_q, positions=cluster == 1),
+        **order_values(blocks, k, batch, heads_q, cluster),
         "tile_counter": 0 if tile_counter is None else tile_counter,
         "batch": batch,
         "heads_q": heads_q,
@@ -258,9 +276,10 @@ def forward_values(
     }
 
 
-def order_values(blocks: BlockSparse, k: Tensor, batch: int, heads_q: int, *, positions: bool = True) -> Values:
+def order_values(blocks: BlockSparse, k: Tensor, batch: int, heads_q: int, cluster: int = 1) -> Values:
     """The order in which tiles of queries are launched: by the mask, or LPT; a section of heads after the other."""
-    by_direction = not positions or blocks.lpt is None or isinstance(blocks.mask, Band)  # a band's long rows are at one end
+    # a band's long rows are at one end, rows that are alike are equally long
+    by_direction = cluster > 1 or blocks.lpt is None or isinstance(blocks.mask, Band)
     rows = None if by_direction else blocks.lpt.rows  # type: ignore[union-attr]
     return {
         **position_values(rows),

@@ -9,11 +9,10 @@ may be touched when.
 
 import cutlass
 from cutlass import Boolean, Float32, Int32, Int64, cute
-from cutlass._mlir.dialects import nvvm
 from cutlass.cute.nvgpu import warp
 from cutlass.memory import SmemAllocator
 
-from kernels.blocksparse.common import buffers, layouts, tma_loads
+from kernels.blocksparse.common import buffers, clusters, layouts, tma_loads
 from kernels.blocksparse.common.arguments import operand
 from kernels.blocksparse.common.buffers import Buffers
 from kernels.blocksparse.common.list_reader import BlockList, Operand, Sequences, read
@@ -27,13 +26,13 @@ from kernels.blocksparse.forward.hopper.tuning import ROWS, WARPGROUP, hopper_tu
 from kernels.blocksparse.forward.kernel import Forward
 from kernels.blocksparse.forward.mainloop import Work
 from kernels.blocksparse.forward.tile_scheduler import Tile
-from kernels.blocksparse.spec.variant import NO_INJECTION, OF_TMA, Injection, Variant
+from kernels.blocksparse.spec.variant import NO_INJECTION, OF_CLUSTERS, OF_TMA, Injection, Variant
 
 
 class HopperForward(Forward):
     """The forward kernel of one variant with products "wgmma"."""
 
-    INJECTION_POINTS = (*Forward.INJECTION_POINTS, *OF_TMA)
+    INJECTION_POINTS = (*Forward.INJECTION_POINTS, *OF_TMA, *OF_CLUSTERS)
     PERSISTENT = True
     tune = staticmethod(hopper_tuning)
 
@@ -41,6 +40,8 @@ class HopperForward(Forward):
         super().__init__(variant, injection)
         if self.tuning.cluster > 1:
             self.cluster = (self.tuning.cluster, 1, 1)
+        self.meet_at_start = injection.pick("meet_at_start", clusters.meet)
+        self.leave = injection.pick("leave", clusters.leave)
         self.wait_filled = injection.pick("wait_filled", buffers.wait_filled)
         self.wait_empty = injection.pick("wait_empty", buffers.wait_empty)
         self.whole = injection.pick("whole", tma_loads.whole)
@@ -105,7 +106,8 @@ class HopperForward(Forward):
             buffers.initialise(of_q, groups, tuning.tiles, 4)
             buffers.initialise(of_tiles, 1, tile_scheduler.TILE_STAGES, 4 + groups * 4)
             cute.arch.mbarrier_init_fence()
-        self.meet_cluster()
+        cluster = clusters.cluster_of(tuning.cluster)
+        self.meet_at_start(cluster)
         common = Work(
             tile_pipeline=tile_scheduler.tile_pipeline(ints, longs, of_tiles),
             lists=lists,
@@ -129,20 +131,7 @@ class HopperForward(Forward):
             if cutlass.const_expr(tuning.registers):
                 cute.arch.setmaxregister_increase(tuning.registers)
             self.multiply_tiles(common, thread - WARPGROUP, o, (lse, lse_strides), (to_tanh, to_log2))
-        if cutlass.const_expr(tuning.cluster > 1):
-            self.meet_cluster()
-
-    def meet_cluster(self) -> None:
-        """All threads of the cluster wait for each other."""
-        if self.tuning.cluster > 1:
-            nvvm.cluster_arrive()
-            nvvm.cluster_wait()
-        else:
-            cute.arch.sync_threads()
-
-    def rank(self) -> Int32:
-        """This CTA's in its cluster."""
-        return cute.arch.block_idx()[0] % self.tuning.cluster
+        self.leave(cluster)
 
     @cute.jit
     def load_tiles(self, common: Work, warp_index, thread, operands, problem, persistent) -> None:
@@ -212,12 +201,12 @@ class HopperForward(Forward):
     def play(self, role: cutlass.Constexpr, common: Work, announces, operands, problem, persistent) -> None:
         """One loading warp, for all tiles."""
         count, before, more = Int32(0), Int32(0), Boolean(True)
-        tile_m, ctas, rank = self.variant.tile_m, self.tuning.cluster, self.rank()
-        number = cute.arch.block_idx()[0] // ctas
+        tile_m, cluster = self.variant.tile_m, clusters.cluster_of(self.tuning.cluster)
+        number = cute.arch.block_idx()[0] // cluster.ctas
         if cutlass.const_expr(role == "announce"):
             if announces:
                 number = tile_scheduler.announce(
-                    common.tile_pipeline, count, number, tile_m, problem, persistent, ctas, rank
+                    common.tile_pipeline, count, number, tile_m, problem, persistent, cluster
                 )
             # the other lanes wait for the announcement only after it, here and below
             cute.arch.sync_warp()
@@ -230,9 +219,9 @@ class HopperForward(Forward):
                         cute.arch.barrier(barrier_id=self.next_due(), number_of_threads=64)
                     if announces:
                         total = common.shape[0] * common.shape[1] * common.shape[3]
-                        number = tile_scheduler.next_number(*persistent, total, number, ctas)
+                        number = tile_scheduler.next_number(*persistent, total, number, cluster)
                         number = tile_scheduler.announce(
-                            common.tile_pipeline, count + 1, number, tile_m, problem, persistent, ctas, rank
+                            common.tile_pipeline, count + 1, number, tile_m, problem, persistent, cluster
                         )
                     cute.arch.sync_warp()
                 elif cutlass.const_expr(role == "q"):
@@ -255,7 +244,7 @@ class HopperForward(Forward):
             tile_iterator=tile.tile_iterator,
         )
         place = tile.batch, self.kv_head_of(tile.head, common.shape[1], common.shape[2]), tile.keys.begin
-        cluster = self.tuning.cluster, self.rank()
+        cluster = clusters.cluster_of(self.tuning.cluster)
         if cutlass.const_expr(role == "k"):
             tiles = TileLoads(operands[1], place, common.sK, common.dim, self.tma_functions(), cluster)
             loads.fill_all(w, common.buffers_k, tiles, common.sPlace, before, self.tuning.lead, self.next_due())
@@ -307,19 +296,18 @@ class HopperForward(Forward):
                 rows_o = (o.at(tile.batch, o_row, tile.head), o.stride_row)
                 address, (stride_batch, stride_head) = lse
                 at = tile.batch * stride_batch + tile.head * stride_head + (tile.queries.begin + first_row)
-                if cutlass.const_expr(self.tuning.cluster > 1):
-                    if first_row < tile.queries.length:
-                        self.multiply(common, thread, tile, count, before, rows_o, address + at, factors)
-                    else:
-                        self.pass_over(common, thread // WARPGROUP, tile, count, before)
-                else:
+                if cutlass.const_expr(self.tuning.cluster == 1):
                     self.multiply(common, thread, tile, count, before, rows_o, address + at, factors)
+                elif first_row < tile.queries.length:
+                    self.multiply(common, thread, tile, count, before, rows_o, address + at, factors)
+                else:
+                    self.pass_over(common, thread // WARPGROUP, tile, count, before)
                 before += tile.tile_iterator.entries * (self.variant.tile_n // self.tuning.step)
             count += 1
 
     @cute.jit
     def pass_over(self, common: Work, group, tile: Tile, count, before) -> None:
-        """A multiplying warpgroup in a tile without rows: it releases what is loaded for it."""
+        """A multiplying warpgroup in a tile without rows: it releases what is loaded. NOTE [tiles of a cluster]"""
         buffers_q = self.buffers_q(common, cute.arch.make_warp_uniform(group))
         buffers.wait_full(buffers_q, count)
         for s in cutlass.range(tile.tile_iterator.entries * (self.variant.tile_n // self.tuning.step)):

@@ -42,7 +42,7 @@ class HopperTuning:
     held        1: in steps without a mask K is released after the exponentials; 0: as soon as it has been multiplied
     lead        steps of a tile whose K is still to be loaded when the CTA takes its next one, NOTE [tiles] of
                 tile_scheduler.py; 0: it takes it at the tile's start, as it does without TMA
-    cluster     CTAs that load K and V for each other, 1 or 2
+    cluster     CTAs that load K and V for each other, 1 or 2: NOTE [tiles of a cluster] of tile_scheduler.py
     """
 
     step: int
@@ -104,6 +104,8 @@ def hopper_tuning(variant: Variant) -> HopperTuning:
         tuning = replace(tuning, registers=most)
     if tuning.registers % 8 or tuning.loading % 8 or not tuning.loading >= 24 or not 0 <= tuning.registers <= most:
         raise ValueError(f"variant.tuning {tuning}: registers must be multiples of 8, from 24 and up to {most}")
+    if tuning.cluster not in (1, 2) or tuning.cluster > 1 and not tuning.tma:
+        raise ValueError(f"variant.tuning {tuning}: cluster must be 1 or, with tma, 2")
     stages = range(1, 5 if tuning.tma else 3)
     if variant.tile_n % tuning.step or tuning.step % 32 or tuning.stages not in stages or tuning.tiles not in (1, 2):
         raise ValueError(f"variant.tuning {tuning} does not fit tiles {variant.tile_m} × {variant.tile_n}")

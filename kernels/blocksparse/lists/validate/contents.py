@@ -27,8 +27,8 @@ def check_contents(blocks: BlockSparse, sizes: Sizes) -> None:
 
     Rows within the index tensor and not shared, none for blocks past a sequence's end; entries in range, none twice,
     none both partial and full; backward lists the transpose of forward lists; slots in range and the same both ways; a
-    permutation that is one; ranks that are those of the schedule; rows that ascend where they are merged. A list for
-    all sequences must fit the shortest. Where the mask is computed (Intervals, Band), backward lists may have full
+    permutation that is one; ranks that are those of the schedule; rows that ascend where they are merged, and are alike
+    where the schedule says so. A list for all sequences must fit the shortest. Where the mask is computed (Intervals, Band), backward lists may have full
     blocks as partial ones (transpose.in_one_list). Without any sequence nothing is read, here and by the kernels.
     """
     if not sizes.batch:
@@ -69,6 +69,9 @@ def check_contents(blocks: BlockSparse, sizes: Sizes) -> None:
                 blocks.mask.slot_backward, blocks.backward.partial, blocks.mask.words, "blocks.mask.slot_backward"
             )
             _check_same_bits(slots[by_here], slots_backward[by_there], blocks.mask.words)
+    if blocks.schedule.alike:
+        _check_alike(blocks.forward, rows, "blocks.forward")
+        _check_alike(blocks.backward, cols, "blocks.backward")
     if blocks.merged:
         _check_ascending(backward)
     if blocks.order is not None:
@@ -189,6 +192,24 @@ def _check_ascending(backward: tuple[_Listed, _Listed]) -> None:
             raise ValueError(
                 f"blocks.merged: needs rows of blocks.backward.{kind} that ascend, got m_block {int(one.col[at + 1])} "
                 f"after {int(one.col[at])} in row {int(one.row[at])}"
+            )
+
+
+def _check_alike(lists: BlockLists, rows: Tensor, name: str) -> None:
+    """rows: blocks of each sequence, int64 (batch,)."""
+    for kind in ("partial", "full"):
+        one: BlockList = getattr(lists, kind)
+        of_list = rows.min().view(1) if one.batch == 1 else rows
+        there = torch.arange(one.rows, device=one.count.device) < of_list.view(-1, 1, 1)
+        differs = (there & (one.count != one.count[..., :1])).flatten()
+        e = entries(one)
+        row, place = e.row[e.valid], e.place[e.valid]
+        of_first = place - (one.begin - one.begin[..., :1]).flatten()[row]
+        differs[row[one.index[place] != one.index[of_first.clamp(0, max(one.capacity - 1, 0))]]] = True
+        if bool(differs.any()):
+            row_of = int(differs.nonzero()[0]) % one.rows
+            raise ValueError(
+                f"{name}.{kind}: needs the same blocks in every row, as schedule.alike says, row {row_of} differs"
             )
 
 

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from kernels.blocksparse.lists.bands import band
+from kernels.blocksparse.lists.builder import dense
 from kernels.blocksparse.lists.from_mask import from_mask
 from kernels.blocksparse.lists.intervals import documents
-from kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, Schedule, permutation
+from kernels.blocksparse.lists.schedule import ALIKE, ASCENDING, DESCENDING, Schedule, permutation
 from kernels.blocksparse.lists.transpose import with_backward
 from kernels.blocksparse.lists.types import OPEN, Band, Bits, Intervals, WriteOrder
 from kernels.blocksparse.lists.validate.contents import check_contents
@@ -51,6 +52,30 @@ def test_a_list_for_all_sequences_must_fit_the_shortest():
     sizes = replace(SIZES, lengths_k=torch.tensor([400, 100]))
     with pytest.raises(ValueError, match=r"blocks\.forward\.partial\.index.*below 2"):
         check(some_blocks(), sizes)
+
+
+@pytest.mark.parametrize("lengths", [(300, 400), ([300, 0, 17], [0, 400, 64])])
+def test_rows_of_a_full_mask_are_alike(lengths):
+    blocks = dense(*lengths)
+    assert blocks.schedule.alike
+    ragged = [torch.tensor(one) for one in lengths] if isinstance(lengths[0], list) else [None, None]
+    check(blocks, Sizes(3, 4, 2, 300, 400, *ragged), backward=True)
+
+
+@pytest.mark.parametrize("which", ["count", "index"])
+def test_rows_that_are_not_alike_are_refused(which):
+    """One row more or less, or one block for another, in lists whose schedule says that their rows are alike."""
+    keep = torch.ones(1, 1, 5, 6, dtype=torch.bool)
+    if which == "count":
+        keep[0, 0, 3, 2] = False
+    else:
+        keep[0, 0, :, 2], keep[0, 0, 3, 2], keep[0, 0, 3, 4] = False, True, False
+    mask = keep.repeat_interleave(64, 2).repeat_interleave(64, 3)
+    blocks = from_mask(mask, tile_m=64, tile_n=64)
+    sizes = Sizes(1, 4, 2, 320, 384)
+    check(blocks, sizes, backward=True)
+    with pytest.raises(ValueError, match=r"blocks\.forward\.full: .* row 3 differs"):
+        check(replace(blocks, schedule=ALIKE), sizes, backward=True)
 
 
 def put(tensor, at, value):
