@@ -14,6 +14,7 @@ import re
 from msgspec.structs import replace
 
 from fuzz.score.ptx_mutants.argument import Argument, TextOf, code_around
+from fuzz.score.ptx_mutants.register_flow import number_is_free
 from fuzz.score.ptx_mutants.results import Result
 from fuzz.score.ptx_mutants.triton_arguments import TRITON_ARGUMENTS
 from fuzz.score.ptx_mutants.triton_remarks import TRITON_REMARKS
@@ -114,6 +115,29 @@ ARGUMENTS = (
         r"max\.NaN\.f32",
         "same_values",
         targets=_BLOCKSPARSE,
+    ),
+    Argument(
+        "a number that nobody uses",
+        "All threads of the CTA meet at the number of another barrier. They have met at barrier 0 since another "
+        "instruction named that number, and none does so afterwards (register_flow.py).",
+        ("named_barrier_wrong",),
+        r"bar\.sync 0, 256;",
+        "same_bits",
+        kinds=("backward",),
+        after=r"bar\.sync 1, 256;",
+        proof=lambda text, line: number_is_free(text, line, 1),
+    ),
+    Argument(
+        "the logarithm of nothing",
+        "The log-sum-exp of a row without keys is computed as that of any other row: the logarithm of its sum, 0, is "
+        "-inf, and so is its reference, and what is computed of them.",
+        ("guarded_dropped",),
+        r"@%p\d+ bra",
+        "same_bits",
+        kinds=("forward",),
+        follows=r"(\tld\.param[^\n]*\n)?\tlg2\.approx\.ftz\.f32 \t(%r\d+), %r\d+;\n"
+        r"\tfma\.rn\.f32 \t(%r\d+), %r\d+, %r\d+, \2;\n\tmul\.f32 \t(%r\d+), \3, 0f3F317218;",
+        near=r"mov\.b32 \t%r\d+, 0fFF800000;\n\t@%p\d+ bra",
     ),
     Argument(
         "threshold of the lazy rescaling",

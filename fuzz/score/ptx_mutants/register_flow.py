@@ -1,4 +1,4 @@
-"""Is a wgmma.fence, or a barrier of a warp's lanes, needed? Proofs from a kernel's text that it is not.
+"""Is a wgmma.fence, a barrier of a warp's lanes, or the number of a barrier needed? Proofs from a kernel's text that it is not.
 
 PTX asks for a wgmma.fence between an access of registers and a wgmma that has the same registers as accumulators or as
 A; accumulators of several wgmma of one shape need none in between. So a fence orders nothing where, on every way that
@@ -8,6 +8,10 @@ follow it (as far as the next fence), but products of the same shape that add to
 A barrier of a warp's lanes orders nothing where, on every way that leads to it, another one or an elect.sync of all
 lanes comes before it, and between the two there is no access to memory but arrivals at mbarriers, and bulk copies that
 one lane starts.
+
+Threads may meet at a barrier of another number where nobody else is at that one, or comes to it: on every way that
+leads there all threads of the CTA have met at barrier 0, and after that no instruction names the number, or one in a
+register.
 """
 
 from __future__ import annotations
@@ -23,10 +27,15 @@ _END = re.compile(r"\s*(ret|exit|trap)\b")
 _PRODUCT = re.compile(r"\s*(wgmma\.mma_async\S*)\s+\{([^}]*)\},\s*(?:\{([^}]*)\}|\S+),")
 FENCE = re.compile(r"\s*wgmma\.fence\b")
 _LANES_MEET = re.compile(r"\s*(bar\.warp\.sync\s+-1;|elect\.sync\s.*, -1;)")
+_CTA_MEETS = re.compile(r"\s*bar\.sync\s+0;")
+_BARRIER = re.compile(
+    r"\s*(?:@!?%\w+\s+)?(?:bar|barrier)(?:\.cta)?\.(?:(?:sync|arrive)\S*\s+|red\S*\s+%\w+,\s*)(%\w+|\d+)"
+)
 _BY_ONE_LANE = re.compile(r"\s*(mbarrier\.arrive\.|cp\.async\.bulk\.)")
 _ON_REGISTERS = re.compile(
     r"\s*(@!?%p\d+ )?(setp|selp|mov|add|sub|and|or|xor|not|shl|shr|mul|mad|min|max|cvt|cvta|bra)\b"
 )
+_NEVER = re.compile(r"(?!)")
 _NOTHING = re.compile(r"\s*($|//|\.|\$\w+:)")
 
 
@@ -111,6 +120,21 @@ def barrier_is_idle(text: str, number: int) -> bool:
     since = _until(_LANES_MEET, number - 1, flow.before, flow.lines)
     allowed = (_BY_ONE_LANE, _ON_REGISTERS, _NOTHING)
     return -1 not in since and all(any(one.match(flow.lines[i]) for one in allowed) for i in since)
+
+
+def number_is_free(text: str, number: int, barrier: int) -> bool:
+    """True where threads may meet at this barrier in line `number` (counted from 1) of a kernel's PTX, whatever barrier
+    the line names, see above; False where that is not known."""
+    flow = _flow(text)
+    if flow is None:
+        return False
+    since = _until(_CTA_MEETS, number - 1, flow.before, flow.lines)
+    if -1 in since:
+        return False
+    begins = {before for i in since | {number - 1} for before in flow.before(i)} - since
+    reached = {i for begin in begins for i in _until(_NEVER, begin, flow.after, flow.lines)}
+    named = {found[1] for i in reached if i != number - 1 and (found := _BARRIER.match(flow.lines[i])) is not None}
+    return not any(name.startswith("%") or name == str(barrier) for name in named)
 
 
 def _until(end: re.Pattern[str], start: int, step: Callable[[int], list[int]], lines: list[str]) -> set[int]:

@@ -45,6 +45,15 @@ def test_a_bug_has_the_same_id_for_the_same_change_only():
     assert FOUND[0].bug.id != FOUND[1].bug.id
 
 
+def test_a_bug_that_another_process_sent_has_the_same_id():
+    """A string that was decoded is equal to a field's default and is another object."""
+    bug = PtxMutant("config", "forward", "guard_dropped", 1, "a", ";")
+    sent = PtxMutant("config", "forward", "guard_dropped", 1, "a", ";", target="".join(["block", "sparse"]))
+    assert sent.target is not bug.target
+    assert sent.id == bug.id
+    assert sent.id != PtxMutant("config", "forward", "guard_dropped", 1, "a", ";", target="nsa").id
+
+
 def test_what_a_folder_holds_is_read_back_without_a_line_that_was_cut_off(tmp_path):
     (tmp_path / RESULTS).write_bytes(b"".join(msgspec.json.encode(x) + b"\n" for x in FOUND)[:-9])
     assert _kept(tmp_path, 1) == FOUND[:-1]
