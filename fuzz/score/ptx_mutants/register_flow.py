@@ -1,4 +1,4 @@
-"""Is a wgmma.fence, a barrier of a warp's lanes, or the number of a barrier needed? Proofs from a kernel's text that it is not.
+"""Proofs from a kernel's text that a wgmma.fence, a barrier of a warp's lanes or a barrier's number is not needed.
 
 PTX asks for a wgmma.fence between an access of registers and a wgmma that has the same registers as accumulators or as
 A; accumulators of several wgmma of one shape need none in between. So a fence orders nothing where, on every way that

@@ -13,8 +13,8 @@ from cutlass import Int32, Uint32, cute
 
 
 class Buffers:
-    """Barriers of one kind of operand; trace time only. first: of 2 · stages, `full` of each stage and `empty`. ctas: of
-    a cluster, all of which release what one of them fills."""
+    """Barriers of one kind of operand; trace time only. first: of 2 · stages, `full` of each stage and `empty`.
+    ctas: of a cluster, all of which release what one of them fills."""
 
     def __init__(self, first: cute.Pointer, stages: int, ctas: int = 1) -> None:
         self.full, self.empty, self.stages, self.ctas = first, first + stages, stages, ctas

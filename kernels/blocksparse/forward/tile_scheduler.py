@@ -14,9 +14,9 @@ is counted over tiles (steps, for the buffers of K and V; tiles, for those of Q 
 counts for itself.
 
 NOTE [tiles of a cluster] The CTAs of a cluster take neighbouring query tiles of a head, for which the same blocks are
-listed, so that they load K and V for each other (NOTE [multicast] of common/tma_loads.py). Their rows are equally long:
-a cluster takes every so-manieth number, without a counter. Where a head has no tile for the last CTA, it loads its share
-of K and V all the same, and releases them.
+listed: those of the first one. So they load K and V for each other, NOTE [multicast] of common/tma_loads.py. Their rows
+are equally long, so clusters need no counter: the numbers of a cluster are as far apart as there are clusters. Where a
+head has no tile for the last CTA, that one loads its share of K and V and releases them all the same.
 """
 
 from typing import NamedTuple

@@ -296,9 +296,7 @@ class HopperForward(Forward):
                 rows_o = (o.at(tile.batch, o_row, tile.head), o.stride_row)
                 address, (stride_batch, stride_head) = lse
                 at = tile.batch * stride_batch + tile.head * stride_head + (tile.queries.begin + first_row)
-                if cutlass.const_expr(self.tuning.cluster == 1):
-                    self.multiply(common, thread, tile, count, before, rows_o, address + at, factors)
-                elif first_row < tile.queries.length:
+                if cutlass.const_expr(self.tuning.cluster == 1) or first_row < tile.queries.length:
                     self.multiply(common, thread, tile, count, before, rows_o, address + at, factors)
                 else:
                     self.pass_over(common, thread // WARPGROUP, tile, count, before)

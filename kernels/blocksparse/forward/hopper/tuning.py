@@ -104,7 +104,7 @@ def hopper_tuning(variant: Variant) -> HopperTuning:
         tuning = replace(tuning, registers=most)
     if tuning.registers % 8 or tuning.loading % 8 or not tuning.loading >= 24 or not 0 <= tuning.registers <= most:
         raise ValueError(f"variant.tuning {tuning}: registers must be multiples of 8, from 24 and up to {most}")
-    if tuning.cluster not in (1, 2) or tuning.cluster > 1 and not tuning.tma:
+    if tuning.cluster not in (1, 2) or (tuning.cluster > 1 and not tuning.tma):
         raise ValueError(f"variant.tuning {tuning}: cluster must be 1 or, with tma, 2")
     stages = range(1, 5 if tuning.tma else 3)
     if variant.tile_n % tuning.step or tuning.step % 32 or tuning.stages not in stages or tuning.tiles not in (1, 2):

@@ -28,8 +28,9 @@ def check_contents(blocks: BlockSparse, sizes: Sizes) -> None:
     Rows within the index tensor and not shared, none for blocks past a sequence's end; entries in range, none twice,
     none both partial and full; backward lists the transpose of forward lists; slots in range and the same both ways; a
     permutation that is one; ranks that are those of the schedule; rows that ascend where they are merged, and are alike
-    where the schedule says so. A list for all sequences must fit the shortest. Where the mask is computed (Intervals, Band), backward lists may have full
-    blocks as partial ones (transpose.in_one_list). Without any sequence nothing is read, here and by the kernels.
+    where the schedule says so. A list for all sequences must fit the shortest. Where the mask is computed (Intervals,
+    Band), backward lists may have full blocks as partial ones (transpose.in_one_list). Without any sequence nothing is
+    read, here and by the kernels.
     """
     if not sizes.batch:
         return
