@@ -16,7 +16,9 @@ from oracles.problem import AnyProblem
 
 
 def shapes_of(case: Case) -> tuple[Tensor, BlockSparse, dict[str, str | int | bool]]:
-    """q without storage, block lists without lists: what the kernels' own functions choose variants by."""
+    """q without storage, block lists without lists, but the forward ones of a full mask: what the kernels' own functions
+    choose variants by."""
+    from kernels.blocksparse.lists.builder import dense
     from kernels.blocksparse.lists.schedule import ALIKE, ASCENDING
     from kernels.blocksparse.lists.types import Band, Bits, Intervals
 
@@ -25,12 +27,17 @@ def shapes_of(case: Case) -> tuple[Tensor, BlockSparse, dict[str, str | int | bo
     masks: dict[str, Any] = {"bits": Bits(none, none), "intervals": Intervals(none), "band": Band(0, 0, none)}
     mask = masks.get(str(options["mask"]))
     schedule = ALIKE if (options["mask"], options["schedule"]) == ("none", "ascending") else ASCENDING
-    q = torch.empty((1, 1, 1, p.dim), dtype=p.torch_dtype, device="meta")
+    rows = (1,) if p.layout == "packed" else (1, 1)
+    q = torch.empty((*rows, 1, p.dim), dtype=p.torch_dtype, device="meta")
     tile_m, tile_n, wide = (int(options[name]) for name in ("tile_m", "tile_n", "wide"))
     beside = BlockSparse(none, none, mask, wide, tile_n, schedule) if wide else None
     keys = int(options["paired"])
     paired = BlockSparse(none, none, mask, 128, keys, schedule) if keys else None
-    return q, BlockSparse(none, none, mask, tile_m, tile_n, schedule, wide=beside, paired=paired), options
+    forward = none
+    if schedule.alike:
+        tiles = {"tile_m": tile_m, "tile_n": tile_n}
+        forward = dense(p.lengths_q, p.lengths_k, **tiles, backward=False, device="cpu").forward
+    return q, BlockSparse(forward, none, mask, tile_m, tile_n, schedule, wide=beside, paired=paired), options
 
 
 def as_metadata(blocks: BlockSparse) -> block_lists.CheckedLists:

@@ -50,6 +50,8 @@ def check_contents(blocks: BlockSparse, sizes: Sizes) -> None:
     slots = None
     if isinstance(blocks.mask, Bits):
         slots = _check_slots(blocks.mask.slot, blocks.forward.partial, blocks.mask.words, "blocks.mask.slot")
+    if blocks.schedule.alike:
+        _check_alike(blocks.forward, rows, "blocks.forward")
     if blocks.backward is None:
         return
     backward = _check_entries(blocks.backward, "blocks.backward", cols, rows, "m_block")
@@ -70,9 +72,6 @@ def check_contents(blocks: BlockSparse, sizes: Sizes) -> None:
                 blocks.mask.slot_backward, blocks.backward.partial, blocks.mask.words, "blocks.mask.slot_backward"
             )
             _check_same_bits(slots[by_here], slots_backward[by_there], blocks.mask.words)
-    if blocks.schedule.alike:
-        _check_alike(blocks.forward, rows, "blocks.forward")
-        _check_alike(blocks.backward, cols, "blocks.backward")
     if blocks.merged:
         _check_ascending(backward)
     if blocks.order is not None:

@@ -29,6 +29,7 @@ from fuzz.targets.blocksparse.variants import kernel_choices, kernels_for, varia
 from fuzz.targets.registry import load, targets
 from kernels.blocksparse.compile import runtime
 from kernels.blocksparse.launch.backward import backward_variants
+from kernels.blocksparse.launch.forward import forward_variant
 from kernels.blocksparse.spec.variant import Variant
 from oracles.masks import Causal, Documents, Full, Intervals, PerHead, Tokens, Window
 from oracles.problem import Problem
@@ -86,6 +87,23 @@ def test_full_masks_are_drawn_with_the_kernels_that_these_have_on_hopper() -> No
         q, blocks, _ = shapes_of(case(problem, **one))
         main = backward_variants(q, blocks, deterministic=True, products="wgmma")[-2]
         assert main.tuning == ((("runs", 1),) if one["schedule"] == "ascending" else ())
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+@pytest.mark.parametrize(
+    ("lengths", "clustered"), [((512, 512), True), ((512, 500), False), ((384,), False), ((1,), False)]
+)
+def test_the_forward_kernel_of_a_full_mask_is_that_of_its_lists(lengths, clustered, layout) -> None:
+    """What is compiled ahead, by lists without numbers, is what a launch takes by the lists themselves."""
+    problem = Problem(lengths, lengths, 2, 1, 128, 128, "bfloat16", layout=layout, mask=Full())
+    for one in variants_for(problem, emulated=False):
+        if one["mask"] == "none":
+            made = case(problem, **one)
+            q, blocks, _ = shapes_of(made)
+            ahead = forward_variant(q, blocks, products="wgmma")
+            assert ahead == forward_variant(q, blocks_of(made), products="wgmma")
+            full = one["schedule"] == "ascending" and layout == "padded"
+            assert dict(ahead.tuning).get("cluster", 1) == (2 if clustered and full else 1), one
 
 
 def test_sessions_draw_head_dims_to_256_and_on_a_gpu_crowds_of_ctas() -> None:
