@@ -16,8 +16,8 @@ from oracles.problem import AnyProblem
 
 
 def shapes_of(case: Case) -> tuple[Tensor, BlockSparse, dict[str, str | int | bool]]:
-    """q without storage, block lists without lists, but the forward ones of a full mask: what the kernels' own functions
-    choose variants by."""
+    """q without storage, block lists without lists, but the forward ones of a full mask: what the kernels' own
+    functions choose variants by."""
     from kernels.blocksparse.lists.builder import dense
     from kernels.blocksparse.lists.schedule import ALIKE, ASCENDING
     from kernels.blocksparse.lists.types import Band, Bits, Intervals
