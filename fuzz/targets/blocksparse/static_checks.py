@@ -35,8 +35,7 @@ def shapes_of(case: Case) -> tuple[Tensor, BlockSparse, dict[str, str | int | bo
     paired = BlockSparse(none, none, mask, 128, keys, schedule) if keys else None
     forward = none
     if schedule.alike:
-        tiles = {"tile_m": tile_m, "tile_n": tile_n}
-        forward = dense(p.lengths_q, p.lengths_k, **tiles, backward=False, device="cpu").forward
+        forward = dense(p.lengths_q, p.lengths_k, tile_m=tile_m, tile_n=tile_n, backward=False, device="cpu").forward
     return q, BlockSparse(forward, none, mask, tile_m, tile_n, schedule, wide=beside, paired=paired), options
 
 
