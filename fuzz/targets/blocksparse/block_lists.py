@@ -288,7 +288,8 @@ def laid_out(blocks: BlockSparse, layout: str) -> BlockSparse:
         )
     if backward is not None:
         backward = BlockLists(*(_padded(one, layout, rows) for one in (backward.partial, backward.full)))
-    forward = BlockLists(*(_padded(one, layout, columns) for one in (forward.partial, forward.full)))
+    laid = (_padded(one, layout, columns) for one in (forward.partial, forward.full))
+    forward = BlockLists(*laid, alike=forward.alike)
     lpt = None if layout == "compact" else blocks.lpt
     wide, paired = (None if other is None else laid_out(other, layout) for other in (blocks.wide, blocks.paired))
     return replace(

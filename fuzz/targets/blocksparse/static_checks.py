@@ -34,7 +34,7 @@ def shapes_of(case: Case) -> tuple[Tensor, BlockSparse, dict[str, str | int | bo
     keys = int(options["paired"])
     paired = BlockSparse(none, none, mask, 128, keys, schedule) if keys else None
     forward = none
-    if schedule.alike:
+    if options["mask"] == "none":
         forward = dense(p.lengths_q, p.lengths_k, tile_m=tile_m, tile_n=tile_n, backward=False, device="cpu").forward
     return q, BlockSparse(forward, none, mask, tile_m, tile_n, schedule, wide=beside, paired=paired), options
 

@@ -72,7 +72,7 @@ def listed(lists: BlockLists, parity: int, *, by_row: bool) -> tuple[BlockLists,
         count = count.view(one.count.shape).to(torch.int32)
         places.append(every.place[kept])
         found.append(BlockList(count, beside(one.index, places[-1]), exclusive_sum(count)))
-    return BlockLists(found[0], found[1]), places[0]
+    return BlockLists(found[0], found[1], alike=lists.alike and not by_row), places[0]
 
 
 def beside(x: Tensor, places: Tensor) -> Tensor:

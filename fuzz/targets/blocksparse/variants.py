@@ -3,10 +3,10 @@
 A compile costs seconds, so dtype, head dim and softcap each bring one or two choices of tiles, mask and determinism
 with them, laid out so that every pair of choices occurs up to head dim 128; the mask kind that only some problems can
 have is drawn twice as often where it can be, or half as often again where bits are deterministic. Larger dims have one
-kernel each: tiles of 64 keys and bits. Where every key is seen, dims 64 and 128 have one more, for lists of full blocks
-alone. Wide tiles, which only forward kernels have, cost one more of these kernels: the backward pass is that of another
-choice. What costs no compile (layout of the lists, schedule; on the emulator the number of resident CTAs and the order
-of warps; keys in two calls) varies freely.
+kernel each: tiles of 64 keys and bits. Where every key is seen, dims 64, 128 and 256 have one more, for lists of full
+blocks alone. Wide tiles, which only forward kernels have, cost one more of these kernels: the backward pass is that of
+another choice. What costs no compile (layout of the lists, schedule; on the emulator the number of resident CTAs and
+the order of warps; keys in two calls) varies freely.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fuzz.core.kernel_choice import KernelChoice
 from fuzz.targets.blocksparse import two_calls
 from fuzz.targets.blocksparse.block_lists import HALVED, LISTS, MASKS_OF, SCHEDULES, expressible
 from kernels.blocksparse.spec.variant import LARGE_TILES, LARGEST_DIM, PADDED_DIMS, backward_products, padded_dim
-from oracles.masks import Causal
+from oracles.masks import Causal, Full
 from oracles.problem import AnyProblem, Dtype, Problem
 
 # Variants with keys in two calls, of a backward pass over several blocks of keys: one more for so many. It shares no
@@ -27,6 +27,7 @@ SPLIT_SHARE = 5
 # Copies of these for packed sequences: their rows of LSE are found in another way, and a row's LSE has a gradient only
 # where the row sees keys of both calls.
 SPLIT_PACKED = 3
+MANY = 12  # copies of variants with lists of full blocks alone, of problems that few draws have
 # Another mask kind than bits, by dtype and padded dim.
 _SPECIAL = {
     ("bfloat16", 0): "intervals",
@@ -96,7 +97,7 @@ def variants_for(problem: AnyProblem, *, emulated: bool, on_gpu: bool = False) -
     first, *special = _with_products(problem, emulated)
     ordered = bool(special) and problem.backward and first["deterministic"]
     kernels = [first] * 2 + special * 3 if ordered else [first] + special * 2
-    kernels += _with_full_lists(problem, emulated) * 2
+    kernels += _with_full_lists(problem, emulated) * (MANY if has_pairs_of_tiles(problem) else 2)
     kernels += [] if on_gpu else _on_blackwell(problem)
     kernels += wide_kernels(problem, "wgmma", named=emulated)
     kernels += [] if on_gpu else wide_kernels(problem, "tcgen05")
@@ -144,11 +145,20 @@ def _with_products(problem: AnyProblem, emulated: bool) -> list[dict[str, Any]]:
 
 
 def _with_full_lists(problem: AnyProblem, emulated: bool) -> list[dict[str, Any]]:
-    """The kernel for lists of full blocks alone, where every key is seen: of tiles for which Hopper's backward kernel
-    has a tuning of its own there (`tuning_of_full`), with ordered adds in bfloat16."""
-    if not expressible(problem, "none") or padded_dim(problem.dim) not in (64, 128) or problem.softcap:
+    """The kernel for lists of full blocks alone, where every key is seen: of tiles for which Hopper's kernels have a
+    tuning of their own there (`tuning_of_full`, `shares_loads`), with ordered adds in bfloat16."""
+    dim = padded_dim(problem.dim)
+    dims = (64, 128, 256) if problem.dtype == "bfloat16" else (64, 128)
+    if not expressible(problem, "none") or dim not in dims or problem.softcap:
         return []
-    return [_kernel(128, 128, "none", problem.dtype == "bfloat16") | ({"products": "wgmma"} if emulated else {})]
+    keys = 128 if dim <= LARGEST_DIM[128] else 64
+    return [_kernel(128, keys, "none", problem.dtype == "bfloat16") | ({"products": "wgmma"} if emulated else {})]
+
+
+def has_pairs_of_tiles(problem: AnyProblem) -> bool:
+    """True where clusters of Hopper's forward kernel take all query tiles of a full mask in pairs: few problems."""
+    alike = isinstance(problem.mask, Full) and problem.layout == "padded" and not problem.ragged
+    return alike and problem.len_q > 0 and -(-problem.len_q // 128) % 2 == 0
 
 
 def _on_blackwell(problem: AnyProblem) -> list[dict[str, Any]]:

@@ -194,7 +194,7 @@ def shares_loads(q: Tensor, blocks: BlockSparse, products: str) -> bool:
     return (
         (products, blocks.tile_m, blocks.mask) == ("wgmma", 128, None)
         and padded_dim(q.shape[-1]) in CLUSTER_DIMS
-        and blocks.schedule.alike
+        and blocks.forward.alike
         and q.dim() == 4
         and blocks.forward.full.count.shape[0] == 1  # sequences are equally long too
         and (blocks.m_blocks % 2 == 0 or blocks.m_blocks >= MANY_TILES)

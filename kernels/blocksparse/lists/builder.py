@@ -141,7 +141,7 @@ def dense(
     stop = stop[:, None, :, None]
     full = list_of_ranges(torch.zeros_like(stop), stop)
     nothing = BlockList.empty(shape.batch, 1, shape.m_blocks, full.index.device)
-    blocks = finished(BlockLists(nothing, full), None, shape, schedule, backward)
+    blocks = finished(BlockLists(nothing, full, alike=True), None, shape, schedule, backward)
     if not wide:
         return blocks
     tile_m = WIDE if wide is True else wide

@@ -49,7 +49,7 @@ def halve_keys(blocks: BlockSparse, lengths_k: LengthsLike, *, longest: int | No
     schedule = _halved_schedule(blocks.schedule, shape.n_blocks)
     halved = replace(
         blocks,
-        forward=BlockLists(partial.as_list(), full.as_list()),
+        forward=BlockLists(partial.as_list(), full.as_list(), alike=blocks.forward.alike),
         backward=None,
         mask=mask,
         tile_n=TILE_N,

@@ -25,9 +25,8 @@ class Schedule:
                  many as the launcher chooses. Changes times, not results
     group_split  units of each KV head where adds are ordered (NOTE [group split] of group_split.py), as a computed
                  order was made for; None: `choose_group_split`
-    alike        every row of the lists has the same blocks in the same order, backward or none, but for rows past a
-                 sequence's end. Backward, a CTA that starts after another stays behind it, and so waits little with few
-                 concurrent pairs; forward, CTAs of neighbouring rows may read the list of one: validate/ checks those
+    alike        every row of the backward lists has the same blocks, in the same order: a CTA that starts after another
+                 stays behind it, and so waits little with few concurrent pairs. Changes times, not results
     """
 
     kind: Kind = "ascending"

@@ -7,7 +7,7 @@ layouts are one thing to a kernel. Building, transposing, ranking and checking a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -110,10 +110,15 @@ class BlockList:
 @dataclass(frozen=True, eq=False)
 class BlockLists:
     """Both kinds of blocks of one direction, of equal shapes: `partial` ones apply the mask, `full` ones do not. No
-    block is in both."""
+    block is in both.
+
+    alike  all rows of a (sequence, head), but for those past its end, have the same blocks in the same order: a kernel
+           may read one row's list for another. validate/ checks it
+    """
 
     partial: BlockList
     full: BlockList
+    alike: bool = field(default=False, kw_only=True)
 
     @property
     def rows(self) -> int:

@@ -28,7 +28,7 @@ def check_contents(blocks: BlockSparse, sizes: Sizes) -> None:
     Rows within the index tensor and not shared, none for blocks past a sequence's end; entries in range, none twice,
     none both partial and full; backward lists the transpose of forward lists; slots in range and the same both ways; a
     permutation that is one; ranks that are those of the schedule; rows that ascend where they are merged, and are alike
-    where the schedule says so. A list for all sequences must fit the shortest. Where the mask is computed (Intervals,
+    where forward lists say so. A list for all sequences must fit the shortest. Where the mask is computed (Intervals,
     Band), backward lists may have full blocks as partial ones (transpose.in_one_list). Without any sequence nothing is
     read, here and by the kernels.
     """
@@ -50,7 +50,7 @@ def check_contents(blocks: BlockSparse, sizes: Sizes) -> None:
     slots = None
     if isinstance(blocks.mask, Bits):
         slots = _check_slots(blocks.mask.slot, blocks.forward.partial, blocks.mask.words, "blocks.mask.slot")
-    if blocks.schedule.alike:
+    if blocks.forward.alike:
         _check_alike(blocks.forward, rows, "blocks.forward")
     if blocks.backward is None:
         return
@@ -209,7 +209,7 @@ def _check_alike(lists: BlockLists, rows: Tensor, name: str) -> None:
         if bool(differs.any()):
             row_of = int(differs.nonzero()[0]) % one.rows
             raise ValueError(
-                f"{name}.{kind}: needs the same blocks in every row, as schedule.alike says, row {row_of} differs"
+                f"{name}.{kind}: needs the same blocks in every row, as {name}.alike says, row {row_of} differs"
             )
 
 

@@ -53,7 +53,8 @@ def test_a_thousand_cases_need_tens_of_kernels_that_cover_every_choice() -> None
     builds = [json.loads(build.options) for build in plan(wanted, "sm_90a").builds]
     kinds = Counter(one["kind"] for one in builds)
     attention = kinds["forward"] + kinds["backward"]
-    assert attention < 90 and len(builds) - attention < attention / 2, kinds
+    # full masks have two forward kernels at dims up to 128, with clusters and without
+    assert attention < 95 and len(builds) - attention < attention / 2, kinds
     forward = [one for one in builds if one["kind"] == "forward"]
     for field, values in (
         ("dim_padded", 7),
@@ -102,8 +103,7 @@ def test_the_forward_kernel_of_a_full_mask_is_that_of_its_lists(lengths, cluster
             q, blocks, _ = shapes_of(made)
             ahead = forward_variant(q, blocks, products="wgmma")
             assert ahead == forward_variant(q, blocks_of(made), products="wgmma")
-            full = one["schedule"] == "ascending" and layout == "padded"
-            assert dict(ahead.tuning).get("cluster", 1) == (2 if clustered and full else 1), one
+            assert dict(ahead.tuning).get("cluster", 1) == (2 if clustered and layout == "padded" else 1), one
 
 
 def test_sessions_draw_head_dims_to_256_and_on_a_gpu_crowds_of_ctas() -> None:

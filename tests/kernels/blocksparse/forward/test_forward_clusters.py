@@ -42,9 +42,9 @@ def test_full_masks_have_clusters_where_they_are_faster():
     assert "cluster" not in tuning_of(2048, products="mma")
 
 
-def test_other_masks_and_lists_of_unequal_rows_have_none():
+def test_other_masks_and_sequences_of_unequal_lengths_have_none():
     assert "cluster" not in tuning_of(2048, blocks=band(2048, 2048, left=None, right=0))
-    assert "cluster" not in tuning_of(2048, blocks=dense(2048, 2048, schedule=ASCENDING))
+    assert tuning_of(2048, blocks=dense(2048, 2048, schedule=ASCENDING)) == {"cluster": 2}
     assert "cluster" not in tuning_of(2048, blocks=dense([2048, 1024], [2048, 2048]))
 
 

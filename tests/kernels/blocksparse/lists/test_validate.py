@@ -9,7 +9,7 @@ from kernels.blocksparse.lists.bands import band
 from kernels.blocksparse.lists.builder import dense
 from kernels.blocksparse.lists.from_mask import from_mask
 from kernels.blocksparse.lists.intervals import documents
-from kernels.blocksparse.lists.schedule import ALIKE, ASCENDING, DESCENDING, Schedule, permutation
+from kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, Schedule, permutation
 from kernels.blocksparse.lists.transpose import with_backward
 from kernels.blocksparse.lists.types import OPEN, Band, Bits, Intervals, WriteOrder
 from kernels.blocksparse.lists.validate.contents import check_contents
@@ -57,14 +57,14 @@ def test_a_list_for_all_sequences_must_fit_the_shortest():
 @pytest.mark.parametrize("lengths", [(300, 400), ([300, 0, 17], [0, 400, 64])])
 def test_rows_of_a_full_mask_are_alike(lengths):
     blocks = dense(*lengths)
-    assert blocks.schedule.alike
+    assert blocks.forward.alike
     ragged = [torch.tensor(one) for one in lengths] if isinstance(lengths[0], list) else [None, None]
     check(blocks, Sizes(3, 4, 2, 300, 400, *ragged), backward=True)
 
 
 @pytest.mark.parametrize("which", ["count", "index"])
 def test_rows_that_are_not_alike_are_refused(which):
-    """One row more or less, or one block for another, in lists whose schedule says that their rows are alike."""
+    """One row more or less, or one block for another, in lists that say that their rows are alike."""
     keep = torch.ones(1, 1, 5, 6, dtype=torch.bool)
     if which == "count":
         keep[0, 0, 3, 2] = False
@@ -75,7 +75,7 @@ def test_rows_that_are_not_alike_are_refused(which):
     sizes = Sizes(1, 4, 2, 320, 384)
     check(blocks, sizes, backward=True)
     with pytest.raises(ValueError, match=r"blocks\.forward\.full: .* row 3 differs"):
-        check(replace(blocks, schedule=ALIKE), sizes, backward=True)
+        check(replace(blocks, forward=replace(blocks.forward, alike=True)), sizes, backward=True)
 
 
 def put(tensor, at, value):
