@@ -1,6 +1,7 @@
 """Block-sparse cases with rows of so many tiles that Hopper's backward kernel works through runs of them.
 
     python ci/check_long_rows.py --cases 600 --jobs 12 --out ci/results/blocksparse_long_rows_h200.json
+    python ci/check_long_rows.py --full --cases 500 --jobs 15 --out ci/results/blocksparse_full_masks_h200.json
     python ci/check_long_rows.py --cases 4 --device emulator                  on the emulated GPU: minutes
 
 A session's cases are small: few have five adjacent tiles of 128 queries, which are one run (NOTE [pieces] of
@@ -9,6 +10,9 @@ have runs for these alone, as their launcher asks; atomic ones for all masks but
 640 to 2,700 queries, head dim 64 to 128 and tiles of 128 × 128: full masks as `dense` makes their lists, causal
 masks and windows, documents; padded and packed; ordered and atomic adds; every order of launches. Each is judged as a
 session's cases are, ordered ones five times, bit for bit.
+
+With `--full` every case has a full mask over padded sequences of one length, from 129 queries on, at head dims from 104
+to 256: their forward kernels run in clusters of two CTAs, of which a session has few. The file says how many did.
 
 Cases are shared among `--jobs` processes. One that has not ended all of its cases after `--seconds` is killed, and the
 cases that it has not told of count as lost. Exits with 1 unless every case passes.
@@ -34,11 +38,14 @@ from fuzz.core.case import Case, Inputs
 from fuzz.core.target import Device
 from fuzz.judging.judge import execute
 from fuzz.session.records import machine
+from fuzz.targets.blocksparse.static_checks import shapes_of
 from fuzz.targets.registry import load
+from kernels.blocksparse.launch.forward import cluster_of, forward_variant
 from oracles.masks import Causal, Documents, Full, Mask, Window
 from oracles.problem import Dtype, Layout, Problem
 
 TILE, LEAST, MOST = 128, 640, 2700
+FULL_DIMS = (104, 120, 128, 128, 208, 256)
 DTYPES: tuple[Dtype, ...] = ("bfloat16", "float16")
 LAYOUTS: tuple[Layout, ...] = ("padded", "packed")
 SCHEDULES = ("ascending", "descending", "shuffled", "planned")
@@ -78,6 +85,31 @@ def _length(draw: random.Random) -> int:
     return length // TILE * TILE if draw.choice((True, False)) else length
 
 
+def drawn_full(seed: int, number: int) -> Case:
+    """Case `number` of a seed, with a full mask."""
+    draw = random.Random(f"full {seed} {number}")
+    batch, heads_kv, dim = draw.choice((1, 1, 2, 3)), draw.choice((1, 2)), draw.choice(FULL_DIMS)
+    tiles = draw.choice((2, 2, 4, 6, 10, 16, 33))
+    len_q = tiles * TILE - draw.choice((0, draw.randrange(TILE)))
+    len_k = draw.choice((len_q, draw.randint(1, MOST), TILE * draw.randint(1, MOST // TILE)))
+    variant: dict[str, Any] = {
+        "mask": "none",
+        "tile_n": TILE if dim <= TILE else TILE // 2,
+        "deterministic": draw.choice((True, False)),
+        "schedule": draw.choice(SCHEDULES),
+    }
+    heads_q = heads_kv * draw.choice((1, 2, 3))
+    shape = (len_q,) * batch, (len_k,) * batch, heads_q, heads_kv, dim, dim
+    problem = Problem(*shape, draw.choice(DTYPES), mask=Full(), backward=draw.choice((True, False, False)))
+    return Case("blocksparse", problem, Inputs(seed=number), variant, repeats=5)
+
+
+def clustered(case: Case) -> bool:
+    """True if its forward kernel on Hopper runs in clusters of CTAs."""
+    q, lists, _ = shapes_of(case)
+    return cluster_of(forward_variant(q, lists, products="wgmma")) > 1
+
+
 def _mask(draw: random.Random, length: int) -> tuple[Mask, str]:
     """A mask, and the kind of lists that say it."""
     kind = draw.choice(("full", "full", "causal", "causal", "window", "documents"))
@@ -104,7 +136,8 @@ def told(case: Case, device: Device) -> dict[str, Any]:
 def share(options: argparse.Namespace) -> int:
     """A process's own cases, a line of JSON for each."""
     for number in range(options.share, options.cases, options.jobs):
-        print(json.dumps({"number": number} | told(drawn(options.seed, number), options.device)), flush=True)
+        case = options.draw(options.seed, number)
+        print(json.dumps({"number": number} | told(case, options.device)), flush=True)
     return 0
 
 
@@ -126,8 +159,9 @@ def gathered(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def summary(options: argparse.Namespace, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Counts, the largest ratio of an error to its budget, and what did not pass."""
-    cases = {one["number"]: drawn(options.seed, one["number"]).variant for one in rows}
-    kinds = Counter(f"{of['mask']}, {'ordered' if of['deterministic'] else 'atomic'}" for of in cases.values())
+    cases = {one["number"]: options.draw(options.seed, one["number"]) for one in rows}
+    of_cases = [case.variant for case in cases.values()]
+    kinds = Counter(f"{of['mask']}, {'ordered' if of['deterministic'] else 'atomic'}" for of in of_cases)
     lost = sorted(set(range(options.cases)) - cases.keys())
     return {
         "machine": machine(),
@@ -137,6 +171,7 @@ def summary(options: argparse.Namespace, rows: list[dict[str, Any]]) -> dict[str
         "outcomes": dict(Counter(one["outcome"] for one in rows)),
         "lost": lost,
         "by_mask_and_adds": dict(sorted(kinds.items())),
+        "in_clusters": sum(map(clustered, cases.values())),
         "largest_ratio": max((one["ratio"] for one in rows), default=0.0),
         "not_passed": [one for one in rows if one["outcome"] != "pass"],
     }
@@ -150,6 +185,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=600.0, help="for all cases")
     parser.add_argument("--device", choices=("cuda", "emulator"), default="cuda")
+    parser.add_argument("--full", dest="draw", action="store_const", const=drawn_full, default=drawn, help="full masks")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--share", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
