@@ -191,7 +191,7 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             "one-line changes of the kernels' PTX (mutants) found on the emulated GPU, of those that change any result",
             lambda r: (
                 f"{r['found']} of {r['found'] + r['missed']}; "
-                f"median {r['median_cases']} cases, worst {r['worst_cases']}"
+                f"median {r['median_cases']:g} cases, worst {r['worst_cases']}"
             ),
             "ptx_mutants_host",
             (*ORACLES, *EMULATOR, *BLOCKSPARSE),
@@ -203,9 +203,9 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             ),
             "ptx_mutants_hopper_host",
             (*ORACLES, *EMULATOR, *BLOCKSPARSE),
-            commit="f5cb20d8",
+            commit="9726abc8",
             machine="2 cores",
-            date="2026-11-27",
+            date="2026-11-28",
             command="python -m fuzz.score.ptx_mutants --target blocksparse.wgmma --count 205 --seed 2 --jobs 2",
         ),
         Row(
