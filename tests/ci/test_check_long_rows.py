@@ -29,7 +29,8 @@ def test_every_case_has_runs_of_tiles_and_is_accepted():
 
 
 def options(**values):
-    return argparse.Namespace(**{"cases": 4, "jobs": 2, "seed": 1, "seconds": 60.0, "device": "cuda"} | values)
+    given = {"cases": 4, "jobs": 2, "seed": 1, "seconds": 60.0, "device": "cuda", "draw": check_long_rows.drawn}
+    return argparse.Namespace(**given | values)
 
 
 def test_a_case_that_nobody_told_of_is_lost():
@@ -37,6 +38,15 @@ def test_a_case_that_nobody_told_of_is_lost():
     found = check_long_rows.summary(options(), rows)
     assert found["lost"] == [1, 3] and found["outcomes"] == {"pass": 1, "fail": 1} and found["largest_ratio"] == 3.0
     assert [one["number"] for one in found["not_passed"]] == [2] and json.dumps(found)
+
+
+def test_full_masks_are_all_of_kernels_in_clusters_that_take_whole_pairs_of_tiles_but_where_they_are_many():
+    cases = [check_long_rows.drawn_full(1, number) for number in range(40)]
+    assert all(map(check_long_rows.clustered, cases))
+    assert {case.problem.dim for case in cases} == set(check_long_rows.FULL_DIMS)
+    tiles = {-(-case.problem.len_q // check_long_rows.TILE) for case in cases}
+    assert all(number % 2 == 0 or number >= 32 for number in tiles) and any(number % 2 for number in tiles)
+    assert not any(map(check_long_rows.clustered, (check_long_rows.drawn(1, number) for number in (0, 1))))
 
 
 def test_a_process_that_does_not_end_is_killed_and_what_it_told_counts(tmp_path, monkeypatch):
