@@ -40,7 +40,7 @@ from fuzz.judging.judge import execute
 from fuzz.session.records import machine
 from fuzz.targets.blocksparse.static_checks import shapes_of
 from fuzz.targets.registry import load
-from kernels.blocksparse.launch.forward import cluster_of, forward_variant
+from kernels.blocksparse.launch.forward import cluster_size, forward_variant
 from oracles.masks import Causal, Documents, Full, Mask, Window
 from oracles.problem import Dtype, Layout, Problem
 
@@ -107,7 +107,7 @@ def drawn_full(seed: int, number: int) -> Case:
 def clustered(case: Case) -> bool:
     """True if its forward kernel on Hopper runs in clusters of CTAs."""
     q, lists, _ = shapes_of(case)
-    return cluster_of(forward_variant(q, lists, products="wgmma")) > 1
+    return cluster_size(forward_variant(q, lists, products="wgmma")) > 1
 
 
 def _mask(draw: random.Random, length: int) -> tuple[Mask, str]:

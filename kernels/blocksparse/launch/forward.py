@@ -115,7 +115,7 @@ def forward(
     blocks = forward_lists(q, blocks, products)
     variant = for_operands(forward_variant(q, blocks, softcap, tuning, products), q, k, v, o)
     resident = resident_ctas(variant, q) if resident is None else resident
-    cluster = cluster_of(variant)
+    cluster = cluster_size(variant)
     few = resident is None or sequences.batch * q.shape[-2] * blocks.m_blocks <= resident
     tile_counter = None if few or cluster > 1 else torch.zeros(1, dtype=torch.int32, device=q.device)
     values = forward_values(
@@ -147,12 +147,12 @@ def resident_ctas(variant: Variant, q: Tensor) -> int | None:
     if variant.products == "mma":
         return None
     if q.device.type != "cuda":
-        return EMULATED + EMULATED % cluster_of(variant)
-    cluster = cluster_of(variant)
+        return EMULATED + EMULATED % cluster_size(variant)
+    cluster = cluster_size(variant)
     return forward_tuning(variant).ctas * multiprocessors(q.device) // cluster * cluster
 
 
-def cluster_of(variant: Variant) -> int:
+def cluster_size(variant: Variant) -> int:
     """CTAs of a cluster of a forward kernel."""
     return getattr(forward_tuning(variant), "cluster", 1)
 
@@ -243,7 +243,7 @@ def forward_values(
     """The values of signature.FORWARD; none where there is nothing to launch.
 
     resident, tile_counter   CTAs to launch of a persistent kernel, and an int32 that is 0; None: a CTA for each tile
-    cluster                  CTAs of a cluster, `cluster_of`, of which `resident` is a multiple: they need no counter
+    cluster                  CTAs of a cluster, `cluster_size`, of which `resident` is a multiple: they need no counter
     """
     for name, x in (("q", q), ("k", k), ("v", v), ("o", o)):
         if not fits(x):

@@ -118,7 +118,7 @@ class Problem:
             self.blocks,
             scale=self.scale,
             softcap=self.case.softcap,
-            cluster=forward.cluster_of(self.variant),
+            cluster=forward.cluster_size(self.variant),
             **persistent,
         )
 
