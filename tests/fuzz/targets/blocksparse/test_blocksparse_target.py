@@ -95,7 +95,7 @@ def test_full_masks_are_drawn_with_the_kernels_that_these_have_on_hopper() -> No
     ("lengths", "clustered"), [((512, 512), True), ((512, 500), False), ((384,), False), ((1,), False)]
 )
 def test_the_forward_kernel_of_a_full_mask_is_that_of_its_lists(lengths, clustered, layout) -> None:
-    """What is compiled ahead, by lists without numbers, is what a launch takes by the lists themselves."""
+    """The kernel that is compiled ahead, for lists without numbers, is the one that a launch with the lists takes."""
     problem = Problem(lengths, lengths, 2, 1, 128, 128, "bfloat16", layout=layout, mask=Full())
     for one in variants_for(problem, emulated=False):
         if one["mask"] == "none":

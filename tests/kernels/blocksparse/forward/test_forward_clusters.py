@@ -25,7 +25,8 @@ SHORT = Case((300,), (384,), 2, 1, dim=128, tile_m=128, tile_n=128, products="wg
 
 
 def tuning_of(tokens, dim=128, *, blocks=None, packed=False, products="wgmma", **options):
-    """Of the kernel of `tokens` queries and keys of two sequences, a full mask unless lists are given."""
+    """The tuning of the forward kernel for two sequences of so many queries and keys. blocks: the lists; None: those of
+    a full mask."""
     shape = (2 * tokens, 4, dim) if packed else (2, tokens, 4, dim)
     q = torch.empty(shape, dtype=torch.bfloat16, device="meta")
     lists = dense([tokens] * 2, [tokens] * 2, **options) if blocks is None else blocks
@@ -49,7 +50,7 @@ def test_other_masks_and_sequences_of_unequal_lengths_have_none():
 
 
 def test_without_tensor_maps_there_are_no_clusters():
-    """Where strides are too large for TMA."""
+    """Tensors with strides too large for TMA are loaded by each CTA for itself."""
     clustered = Variant("forward", "bfloat16", 128, tile_m=128, products="wgmma", tuning=(("cluster", 2),))
     far = torch.empty_strided((2, 10, 1, 64), (1 << 39, 64, 64, 1), dtype=torch.bfloat16, device="meta")
     assert launch.for_operands(clustered, far, far, far).tuning == (("tma", 0),)
@@ -85,16 +86,16 @@ def test_results_are_those_of_single_ctas(length_q, length_k, resident, more):
 
 
 def test_sequences_of_other_lengths_are_right():
-    """Chosen for none, but right: pairs without any query are passed over, and so is a second tile without queries."""
+    """A launcher takes no clusters for them. Pairs without any query are passed over, and so is a second tile without
+    queries."""
     case = replace(SHORT, lengths_q=(300, 0, 128, 1), lengths_k=(100, 50, 0, 300))
     p = problem(case, DEVICE)
     run_forward(p, NO_INJECTION, "sm_90a", resident=2)
     assert max(errors(p)) <= 1, errors(p)
 
 
-@pytest.mark.skipif(HOPPER, reason="schedules of the emulated GPU")
 @pytest.mark.parametrize("seed", [nightly_unless(seed < 2, seed) for seed in range(12)])
-def test_any_schedule_of_warps_gives_the_same_bits(seed):
+def test_any_schedule_of_warps_of_the_emulated_gpu_gives_the_same_bits(seed):
     p = problem(SHORT)
     run_forward(p, NO_INJECTION, "sm_90a")
     first = p.o.clone()
@@ -115,7 +116,6 @@ def _at_once(*arguments):
     pass
 
 
-@pytest.mark.skipif(HOPPER, reason="the emulated GPU finds what a GPU may let pass")
 @pytest.mark.parametrize(
     ("point", "replacement"),
     [
@@ -125,7 +125,7 @@ def _at_once(*arguments):
         nightly_unless(False, "expected_bytes", lambda count: count // 2),  # the other CTA's share is not awaited
     ],
 )
-def test_a_wrong_cluster_is_found(point, replacement):
+def test_the_emulated_gpu_finds_a_wrong_cluster(point, replacement):
     p = problem(replace(SHORT, lengths_q=(700,), lengths_k=(640,)))
     injection = Injection(f"planted_{point}", {point: replacement})
     with pytest.raises(EmulationError):
