@@ -523,7 +523,7 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             BLOCKSPARSE,
         ),
         Row(
-            "portable kernels (mma.sync), forward, over FlexAttention's speed (one row stands out: the file's note)",
+            "portable kernels (mma.sync), forward, over FlexAttention's speed",
             both("forward", "portable"),
             "blocksparse_speed_h200",
             BLOCKSPARSE,
