@@ -7,6 +7,7 @@ from itertools import combinations
 from typing import Any
 
 import pytest
+from covering import covering
 from folding_flash import folding_flash
 from torch import Tensor
 
@@ -52,8 +53,7 @@ def problem(dtype: Dtype, style: Any, len_k: int = 128) -> Problem:
     return p
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize(("name", "dtype"), covering(list(OPTIONS), ["float16", "bfloat16", "float32"], strength=1))
 def test_a_right_kernel_that_rounds_as_it_declares_is_accepted(name: str, dtype: Dtype) -> None:
     numerics = OPTIONS[name]
     for style in STYLES:

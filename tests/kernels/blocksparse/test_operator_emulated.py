@@ -92,6 +92,7 @@ def test_lists_of_wide_tiles_beside_those_with_gradients(monkeypatch, tile_m, pr
     assert launched == [(tile_m, products), (128, "mma"), (128, other)]
 
 
+@pytest.mark.nightly
 def test_lists_of_pairs_of_ctas_beside_others(monkeypatch):
     """The backward pass takes them by tcgen05 where its kernel has them, and the others by other products, at other
     dims, and under a schedule of the call."""

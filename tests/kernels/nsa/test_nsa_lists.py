@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from covering import covering
 from nsa_lists import operands_of, settings_of
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -43,8 +44,7 @@ def differences(name, operands, selection, backward):
     ]
 
 
-@pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "backward"), covering(list(CASES), [False, True], strength=1))
 def test_lists_are_those_of_the_builders(case, backward):
     settings, lengths, options = CASES[case]
     operands = operands_of(settings, lengths, device=DEVICE, **options)

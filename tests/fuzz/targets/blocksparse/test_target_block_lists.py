@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 import torch
+from covering import covering
 from msgspec.structs import replace
 
 from fuzz.core.case import Case, Inputs
@@ -92,8 +93,7 @@ def paint(found, blocks, b: int, h: int, m_block: int, n_block: int, kind: str, 
         found[q, cols] |= kept
 
 
-@pytest.mark.parametrize("name", MASKS)
-@pytest.mark.parametrize("how", ["bits", "intervals", "band"])
+@pytest.mark.parametrize(("name", "how"), covering(list(MASKS), ["bits", "intervals", "band"], strength=1))
 def test_the_lists_are_the_predicate_in_every_layout(name: str, how: str) -> None:
     problem = Problem((200, 67), (150, 131), 2, 1, 64, 64, "bfloat16", mask=MASKS[name])
     if not expressible(problem, how):

@@ -142,11 +142,12 @@ def test_offsets_beyond_two_billion_elements(groups):
     assert all(torch.equal(near[name], wide[name]) for name in near)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "groups"),
     [
-        nightly_unless(False, "queries_released_when_scored", 1),
-        nightly_unless(False, "queries_released_when_scored", 2),
+        ("queries_released_when_scored", 1),
+        ("queries_released_when_scored", 2),
         ("sums_added_before_they_are_there", 2),
     ],
 )

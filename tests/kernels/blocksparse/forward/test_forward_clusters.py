@@ -68,8 +68,8 @@ def test_loads_go_to_both_ctas_and_arrivals_need_no_fence_of_the_gpu():
     ("length_q", "length_k", "resident", "more"),
     [
         (300, 384, None, {}),  # the last pair has one tile
-        (500, 300, 2, {"softcap": 20.0}),  # one cluster for all tiles; keys end inside a block
-        (256, 640, 4, {"dtype": torch.float16, "heads_kv": 2}),
+        nightly_unless(HOPPER, 500, 300, 2, {"softcap": 20.0}),  # one cluster for all tiles; keys end inside a block
+        nightly_unless(HOPPER, 256, 640, 4, {"dtype": torch.float16, "heads_kv": 2}),
         nightly_unless(HOPPER, 100, 600, 2, {}),  # no second tile at all
         nightly_unless(HOPPER, 700, 129, 4, {"dim": 120, "view": True}),
         nightly_unless(HOPPER, 300, 200, 2, {"dim": 256}),
@@ -120,7 +120,7 @@ def _at_once(*arguments):
     ("point", "replacement"),
     [
         ("meet_at_start", _of_the_cta),  # a CTA arrives at barriers that the other one has not initialised
-        ("leave", _at_once),  # a CTA exits, and the other one still arrives at its barriers
+        nightly_unless(False, "leave", _at_once),  # a CTA exits, and the other one still arrives at its barriers
         nightly_unless(False, "wait_empty", _at_once),
         nightly_unless(False, "expected_bytes", lambda count: count // 2),  # the other CTA's share is not awaited
     ],

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 
 import pytest
 import torch
+from covering import covering
 
 from fuzz.devices.emulator import Cuda, emulated
 
@@ -61,8 +62,7 @@ def histogram(source, schedule, ctas):
     return report, out, torch.bincount(x, minlength=64).int()
 
 
-@pytest.mark.parametrize("ctas", [1, 2, 8])
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(("schedule", "ctas"), covering(SCHEDULES, [1, 2, 8], strength=1))
 def test_a_histogram_in_distributed_shared_memory(schedule, ctas):
     report, out, expected = histogram(HISTOGRAM, schedule, ctas)
     assert report.ok, str(report)
