@@ -154,7 +154,8 @@ def test_every_mask_in_every_schedule(mask, dim, order):
     check(spec, warp_schedule=order, seed=1)
 
 
-@pytest.mark.parametrize("dim", daily([64, 128], [128]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("dim", [64, 128])
 def test_ordered_adds_have_the_same_bits_in_every_schedule(dim):
     spec = Spec((300,), (1030,), 2, 1, dim=dim, mask="causal", deterministic=True, schedule="descending")
     ways = [{"resident_ctas": 2}, {"resident_ctas": 8, "dispatch": "permuted"}, {"resident_ctas": 4}]
@@ -187,7 +188,8 @@ MUTANTS = {
 }
 
 
-@pytest.mark.parametrize("name", daily(list(MUTANTS), ["ds_without_proxy_fence"]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_bug_shows(name):
     replacements, told = MUTANTS[name]
     spec = Spec((300,), (520,), 1, 1, dim=64)

@@ -232,7 +232,11 @@ def test_the_estimate_is_that_of_the_plan():
 
 @pytest.mark.parametrize(
     ("tokens", "heads"),
-    [nightly_unless(tokens == 8192, tokens, heads) for tokens in (8192, 32768) for heads in ((16, 16), (16, 2))],
+    [
+        nightly_unless(tokens == 8192 and heads == (16, 16), tokens, heads)
+        for tokens in (8192, 32768)
+        for heads in ((16, 16), (16, 2))
+    ],
 )
 def test_a_window_whose_blocks_are_merged_waits_for_hardly_anybody(tokens, heads):
     blocks = window(tokens, tokens, left=2047)
