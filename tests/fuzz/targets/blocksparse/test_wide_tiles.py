@@ -199,7 +199,7 @@ def test_lists_of_wide_tiles_are_not_read_where_no_kernel_has_them() -> None:
         assert not any("m192" in name or "m256" in name for name in target.planned(case))
 
 
-def nightly_but(one: int | None, *cases):
+def nightly_but(one: int, *cases):
     return [nightly_unless(at == one, *case) for at, case in enumerate(cases)]
 
 
@@ -236,14 +236,14 @@ def test_wide_tiles_are_right_on_the_emulated_gpu(problem: Problem, variant: dic
 
 
 @needs_emulator
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("mutant", "problem", "variant"),
-    nightly_but(
-        None,
+    [
         ("rows_left_of_both_tiles", of_one_sequence(32), BLACKWELL),
         ("sums_not_rescaled", of_one_sequence(40, mask=Window(200, 0)), HOPPER),
         ("output_of_both_tiles", of_one_sequence(32), BLACKWELL),
-    ),
+    ],
 )
 def test_a_wrong_kernel_of_wide_tiles_fails_where_the_correct_one_passes(
     mutant: str, problem: Problem, variant: dict
