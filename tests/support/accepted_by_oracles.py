@@ -45,7 +45,8 @@ def as_visits(blocks, problem, pairs=None):
     )
 
 
-def accepted(blocks, problem):
+def assert_accepted(blocks, problem):
+    """Asserts that the lists are right, and that the backward pass ends with any number of resident CTAs and pairs."""
     assert check(problem, as_metadata(blocks)) == []
     for slots, pairs in ((1, None), (2, 1), (3, 8), (1000, None)):
         outcome = predict(as_visits(blocks, problem, pairs), slots)

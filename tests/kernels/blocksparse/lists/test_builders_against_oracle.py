@@ -3,7 +3,7 @@ the deterministic backward pass ends with any number of resident CTAs."""
 
 import pytest
 import torch
-from accepted_by_oracles import accepted, as_visits
+from accepted_by_oracles import as_visits, assert_accepted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -61,7 +61,7 @@ def test_any_mask_is_accepted_by_the_oracles(lengths, heads, mask, tile, kind):
     shuffled = torch.stack([torch.randperm(n_blocks) for _ in range(len(lengths) * heads[1])]).int()
     schedules = {"ascending": ASCENDING, "descending": DESCENDING}
     schedule = schedules.get(kind, permutation(shuffled.view(len(lengths), heads[1], n_blocks)))
-    accepted(with_order(blocks, schedule), problem)
+    assert_accepted(with_order(blocks, schedule), problem)
 
 
 @settings(max_examples=60, deadline=None)
@@ -76,7 +76,7 @@ def test_bands_are_accepted_by_the_oracles(lengths, left, right, align, tile):
     lengths_q, lengths_k = (tuple(x) for x in zip(*lengths, strict=True))
     problem = Problem(lengths_q, lengths_k, 2, 1, 32, 32, "bfloat16", mask=Window(left, right, align))
     blocks = band(lengths_q, lengths_k, left=left, right=right, align=align, tile_m=tile[0], tile_n=tile[1])
-    accepted(blocks, problem)
+    assert_accepted(blocks, problem)
 
 
 @pytest.mark.parametrize("schedule", [ASCENDING, DESCENDING])
@@ -84,7 +84,7 @@ def test_the_published_deadlock_is_predicted_from_our_own_metadata(schedule):
     bounds = (366, 391, 471, 835, 984, 1005, 1017, 1020, 1023)
     problem = Problem((1024,), (1024,), 8, 1, 32, 32, "bfloat16", mask=Documents(bounds))
     blocks = documents(bounds, 1024, 1024, schedule=schedule)
-    accepted(blocks, problem)
+    assert_accepted(blocks, problem)
     locks = []
     for lists in (blocks.backward.partial, blocks.backward.full):
         locks.append(torch.arange(8, dtype=torch.int32).repeat_interleave(lists.count.flatten().long()))

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from accepted_by_oracles import accepted
+from accepted_by_oracles import assert_accepted
 from block_list_tools import listed
 
 from kernels.blocksparse.lists.bands import window
@@ -88,7 +88,7 @@ def test_the_published_mask_has_the_published_matrix_offsets_and_ranks(spt):
 def test_the_published_tuples_are_accepted_by_the_oracles(spt, rows):
     forward = linear(MATRIX if rows == 128 else COARSE)
     blocks = from_linear(forward, linear_backward(spt), bounds(), 1024, 1024, forward_tiles=(rows, 128))
-    accepted(blocks, problem())
+    assert_accepted(blocks, problem())
     assert listed(blocks.forward) == listed(published().forward)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from accepted_by_oracles import accepted
+from accepted_by_oracles import assert_accepted
 from covering import daily
 
 from fuzz.corpus.store import load
@@ -43,9 +43,9 @@ def test_metadata_are_right_and_the_backward_pass_ends(path):
         lengths_k,
     )
     for schedule in (ASCENDING, DESCENDING):
-        accepted(with_order(blocks, schedule), problem)
+        assert_accepted(with_order(blocks, schedule), problem)
     plan = least_blocking(blocks, heads_q=problem.heads_q, heads_kv=problem.heads_kv)
-    accepted(plan.blocks, problem)
+    assert_accepted(plan.blocks, problem)
 
 
 def replace_heads(problem):

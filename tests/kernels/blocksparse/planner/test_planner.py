@@ -6,7 +6,7 @@ from itertools import chain
 import numpy as np
 import pytest
 import torch
-from accepted_by_oracles import accepted
+from accepted_by_oracles import assert_accepted
 from block_list_tools import listed, masks_of, ranks_of
 from covering import nightly_unless
 from hypothesis import given, settings
@@ -273,12 +273,12 @@ def test_short_rows_are_planned_for_fewer_units_with_less_to_start_and_to_sum_up
 def test_a_window_in_one_list_is_accepted_under_any_order_of_its_rows():
     blocks = in_one_list(window(2048, 2048, left=700))
     problem = Problem((2048,), (2048,), 1, 1, 32, 32, "bfloat16", mask=Window(700, 0))
-    accepted(with_order(blocks), problem)
+    assert_accepted(with_order(blocks), problem)
     index = blocks.backward.partial.index.flip(0)
     ends = blocks.backward.partial.begin + blocks.backward.partial.count
     begin = index.numel() - ends
     turned = BlockLists(replace(blocks.backward.partial, index=index, begin=begin), blocks.backward.full)
-    accepted(with_order(replace(blocks, backward=turned, merged=False)), problem)
+    assert_accepted(with_order(replace(blocks, backward=turned, merged=False)), problem)
     with pytest.raises(ValueError, match=r"blocks\.merged: needs rows of blocks\.backward\.partial that ascend"):
         sizes = Sizes(1, 1, 1, 2048, 2048)
         check_contents(with_order(replace(blocks, backward=turned, merged=True)), sizes)
@@ -308,7 +308,7 @@ def test_planned_blocks_are_accepted_by_the_oracles(seed, density, slots):
     )  # fmt: skip
     blocks = from_mask(mask[None, None], tile_m=64, tile_n=64)
     plan = least_blocking(blocks, heads_q=2, heads_kv=1, slots=slots, pairs=1)
-    accepted(plan.blocks, problem)
+    assert_accepted(plan.blocks, problem)
 
 
 def test_an_estimate_takes_what_the_operator_takes_for_a_schedule():
