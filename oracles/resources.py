@@ -41,6 +41,11 @@ def grew(before: Usage, after: Usage, least_bytes: int = LEAST_BYTES) -> list[st
     return [f.name for f in fields(Usage) if getattr(after, f.name) - getattr(before, f.name) >= least.get(f.name, 1)]
 
 
+def always_grew(usages: Sequence[Usage]) -> set[str]:
+    """Names of what grew in every run after the first; at least two runs."""
+    return set.intersection(*(set(grew(one, other)) for one, other in pairwise(usages[1:])))
+
+
 def leaks(usages: Sequence[Usage]) -> list[Finding]:
     """One finding per resource that grew in every run after the first.
 
@@ -49,9 +54,8 @@ def leaks(usages: Sequence[Usage]) -> list[Finding]:
     if len(usages) < 4:
         raise ValueError(f"usages: needs those of at least three runs, got {len(usages) - 1}")
     later = list(pairwise(usages[1:]))
-    always = set.intersection(*(set(grew(one, other)) for one, other in later))
     found = []
-    for name in sorted(always):
+    for name in sorted(always_grew(usages)):
         total = getattr(usages[-1], name) - getattr(usages[1], name)
         message = f"leak: each of {len(later)} runs leaves {total / len(later):g} more {_WHAT[name]} behind"
         found.append(

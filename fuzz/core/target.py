@@ -7,7 +7,7 @@ draw from them, and `attnfuzz targets` prints them. Everything beyond `run` has 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -29,6 +29,7 @@ from oracles.problem import AnyProblem, Bias, Dtype
 
 METADATA_ONLY = "run"  # the option of a variant that is False where the metadata alone is judged
 CALLS = "keys"  # the option of a variant by which its keys are in two calls
+DEAR = "dear"  # see Target.kernel_family
 Device: TypeAlias = Literal["host", "cuda", "emulator", "interpreter"]
 Variant: TypeAlias = dict[str, str | int | bool]
 
@@ -103,6 +104,7 @@ class Target:
     oversubscribed    number of tiles of 128 keys, over all sequences and KV heads, that makes more CTAs than the device
                       holds at once: some cases have as many where CTAs wait for one another; 0: no such cases
     long_lists_share  one case in so many has long block lists, where `draw_long_lists` makes such cases
+    kernel_families   how many values `kernel_family` has, about; 0: it has none
     any_length_share  one case in so many without an aim has lengths that are any numbers, each as often, up to some
                       tiles: for kernels that compare each row of a tile by an instruction of its own; 0: none more
                       than others
@@ -135,6 +137,7 @@ class Target:
     follow_ups: int = 0
     oversubscribed: int = 0
     long_lists_share: int = 20
+    kernel_families: int = 0
     any_length_share: int = 0
 
     # Set for each subclass, by the methods that it has of its own.
@@ -174,6 +177,12 @@ class Target:
         """The problem that a session draws in place of this one, where kernels are dear to compile: in another dtype,
         so that several cases share them."""
         return problem
+
+    def kernel_family(self, case: Case) -> Hashable:
+        """What decides which kernels are compiled for a case, where that takes longer than to run it: cases with equal
+        values share most of their kernels, and a session of few cases draws few values. DEAR: that of a case with so
+        many kernels that such a session draws none."""
+        return None
 
     def native_masks(self, dtype: Dtype, dim: int) -> tuple[str, ...]:
         """Kinds of masks that the kernels have a way of their own for: sessions draw them more often, each as often as

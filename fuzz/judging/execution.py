@@ -185,7 +185,7 @@ def run_all(
             if queued:
                 poison_cuda(_output_sizes(case.problem), device)
             given = arena.tensors()
-            with perturbed(repeat, device), Guarded() as guard:
+            with perturbed(repeat, device, emulated=target.device == "emulator"), Guarded() as guard:
                 if not queued:
                     clock.start("run", each)
                 execution = call(partial(target.run, case, given))

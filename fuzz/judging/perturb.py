@@ -1,7 +1,8 @@
 """Varies what a deterministic kernel must not depend on: addresses and the machine's load.
 
 Run r of a case gets other addresses (a spacer of another size is held while it runs) and, every second time, background
-load: on a GPU a matrix product on another stream, on a CPU a thread that keeps a core busy without holding the GIL.
+load: on a GPU a matrix product on another stream, on a CPU a thread that keeps a core busy without holding the GIL. The
+emulated GPU, whose order of warps and CTAs its own settings decide, gets none.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ _SPACERS = (0, 3_329, 70_001, 1_100_017)
 
 
 @contextmanager
-def perturbed(repeat: int, device: torch.device) -> Iterator[None]:
+def perturbed(repeat: int, device: torch.device, *, emulated: bool = False) -> Iterator[None]:
     """Context of the `repeat`-th run: 0 is not perturbed."""
     spacer = torch.empty(_SPACERS[repeat % len(_SPACERS)], dtype=torch.uint8, device=device)
-    load = _load(device) if repeat % 2 else None
+    load = _load(device) if repeat % 2 and not emulated else None
     try:
         yield
     finally:

@@ -23,7 +23,8 @@ from fuzz.generate import cases as strategies
 from fuzz.generate.masks import Draw
 from fuzz.generate.reproducible_draws import reproducible_draws
 from fuzz.session.climb import Climber
-from fuzz.session.plan import Shard
+from fuzz.session.few_kernels import of_few_families
+from fuzz.session.plan import KERNEL_CASES, Shard
 from fuzz.session.settings import Settings
 from fuzz.session.turns import first_cases
 
@@ -38,9 +39,11 @@ class Stop(BaseException):
     """Raised by a function that `explore` calls: it takes no more cases. Hypothesis would replay an Exception."""
 
 
-def drawer_of(under_test: Target, settings: Settings) -> Callable[[Draw], Case]:
-    """Function that draws a case of a session for one target."""
+def drawer_of(under_test: Target, settings: Settings, shard: Shard | None = None) -> Callable[[Draw], Case]:
+    """Function that draws a case of a session for one target; of a shard, one after the other."""
     drawn = strategies.drawer(under_test, strategies.SIZES[settings.size], settings.repeats)
+    if shard is not None and shard.kernels and under_test.kernel_families:
+        drawn = of_few_families(under_test, drawn, max(shard.cases // KERNEL_CASES, 1))
     if not settings.repeats_deterministic:
         return drawn
     return lambda draw: _repeated(under_test, settings, drawn(draw))

@@ -16,16 +16,21 @@ from fuzz.targets.registry import TargetError, load, targets
 SHARD_CASES = 25  # the least, and the most, cases of a shard: the unit of work that a worker takes
 MOST_SHARD_CASES = 500
 SHARDS = 128  # at least as many where there are cases enough, so that no worker waits long for the last ones
+KERNEL_CASES = 5  # cases of each kernel of a compiled target whose kernels a session cannot all run
 
 
 class Shard(msgspec.Struct, frozen=True):
-    """A share of a session: `cases` cases of one target from one seed; `start` of them are in the shards before."""
+    """A share of a session: `cases` cases of one target from one seed; `start` of them are in the shards before.
+
+    kernels  the target's cases of this session have so many of its kernels; 0: any number
+    """
 
     target: str
     index: int
     cases: int
     seed: int
     start: int = 0
+    kernels: int = 0
 
     @property
     def name(self) -> str:
@@ -60,10 +65,10 @@ def plan(settings: Settings) -> list[Shard]:
     shards = []
     for i, name in enumerate(names):
         left = whole = settings.cases // len(names) + (i < settings.cases % len(names))
-        index = 0
+        index, kernels = 0, _kernels(load(name, settings.files, settings.device), whole)
         while left > 0:
             count = min(left, max(SHARD_CASES, min(settings.cases // SHARDS, MOST_SHARD_CASES)))
-            shards.append(Shard(name, index, count, _seed(settings.seed, name, index), whole - left))
+            shards.append(Shard(name, index, count, _seed(settings.seed, name, index), whole - left, kernels))
             left, index = left - count, index + 1
     start = {name: _start(name, settings) for name in names}
     return sorted(shards, key=lambda shard: (start[shard.target], shard.index, shard.target))
@@ -97,6 +102,15 @@ def _start(name: str, settings: Settings) -> tuple[bool, bool, bool]:
     """Sorts targets by what stands before their first verdict: compiled kernels, the emulator, slow cases."""
     target = load(name, settings.files, settings.device)
     return compiled(name, settings) is not None, target.device == "emulator", target.session_size is not None
+
+
+def _kernels(target: Target, cases: int) -> int:
+    """How many of a target's kernels, or families of them, its cases of a session have; 0: any number.
+
+    A kernel costs seconds to compile, on two cores a hundred of them minutes: more than all cases of a session that
+    has not even one for each."""
+    known = len(target.kernel_choices()) if isinstance(target, Compiled) else target.kernel_families
+    return max(cases // KERNEL_CASES, 1) if cases < known else 0
 
 
 def _seed(session: int, name: str, index: int) -> int:

@@ -6,6 +6,9 @@ others: two of them come before each other one. They fill its shards from the fi
 any number of workers; what follows is drawn as draw.py says. They are drawn by a generator of their own: Hypothesis
 forbids draws that depend on what was drawn before.
 
+A session that has fewer cases than a target has compiled kernels takes the first few kernels of that order
+(`Shard.kernels`), in turn until its end.
+
 NOTE [unlike first]: the next kernel is the one with most options, dtypes and head dims that no kernel before it has;
 once all were there, counting begins anew. So the first kernels of a session are as different as they can be. In a
 random order one session of `blocksparse` in four has one of the few kernels that take intervals as their mask among its
@@ -33,12 +36,14 @@ KERNELS_EACH = 4  # so many kernels have their turn before each of the target's 
 def first_cases(shard: Shard, target: Target, size: Size, repeats: int, seed: int) -> tuple[Case, ...]:
     """The cases that a shard begins with, in place of as many drawn ones. seed: the session's."""
     kernels = _order(target.kernel_choices(), random.Random(f"{seed}/{target.name}"))
-    places = _places(len(kernels), target.seed_cases())[shard.start : shard.start + shard.cases]
+    turns, end = len(kernels), shard.start + shard.cases
+    if shard.kernels and kernels:
+        kernels, turns = kernels[: shard.kernels], end
     return tuple(
         place
         if isinstance(place, Case)
-        else _turn(target, size, repeats, kernels[place], f"{seed}/{target.name}/{place}")
-        for place in places
+        else _turn(target, size, repeats, kernels[place % len(kernels)], f"{seed}/{target.name}/{place}")
+        for place in _places(turns, target.seed_cases())[shard.start : end]
     )
 
 
@@ -68,9 +73,9 @@ def _properties(kernel: KernelChoice) -> set[tuple[str, object]]:
     return {*options.items(), ("dtype", kernel.dtype), ("dims", kernel.dims), ("softcap", kernel.softcap)}
 
 
-def _places(kernels: int, seed_cases: tuple[Case, ...]) -> list[Case | int]:
-    """Seed cases, and the positions of the kernels whose turn it is, in the order of a session."""
-    places: list[Case | int] = list(range(kernels))
+def _places(turns: int, seed_cases: tuple[Case, ...]) -> list[Case | int]:
+    """Seed cases, and the numbers of the kernels' turns, in the order of a session."""
+    places: list[Case | int] = list(range(turns))
     for i, case in enumerate(seed_cases):
         places.insert(KERNELS_EACH * (i + 1) + i, case)  # at the end where there are fewer
     return places

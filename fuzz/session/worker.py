@@ -155,7 +155,7 @@ class Worker:
             return records
 
         self._ended_at = time.perf_counter()
-        explore(shard, drawer_of(under_test, self.settings), each, seed_cases(shard, under_test, self.settings))
+        explore(shard, drawer_of(under_test, self.settings, shard), each, seed_cases(shard, under_test, self.settings))
         with suppress(Stop):
             if not broken:
                 loop(None)

@@ -10,6 +10,7 @@ from torch import Tensor
 from kernels.dynamic_mask.config import Config, block_d, find_config
 from kernels.dynamic_mask.injection import InjectionPoints, find_injection
 from kernels.sdpa.launch import INTERPRETED, check_device
+from kernels.sdpa.strides import stride_arguments
 
 TRITON_DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 CAUSAL = {None: 0, "top_left": 1, "bottom_right": 2}
@@ -121,11 +122,11 @@ class Attention:
         }
 
     def named(self, **tensors: Tensor) -> dict[str, Any]:
-        """Kernel arguments mX and tX of each tensor X; in a packed call their batch stride is 0."""
+        """Kernel arguments mX and tX_0 … of each tensor X; in a packed call their batch stride is 0."""
         found: dict[str, Any] = {}
         for name, tensor in tensors.items():
             batch, *others = tensor.stride()
-            found |= {f"m{name}": tensor, f"t{name}": (0 if self.packed else batch, *others)}
+            found |= {f"m{name}": tensor, **stride_arguments(name, (0 if self.packed else batch, *others))}
         return found
 
     def flags(self, aligned: bool) -> dict[str, Any]:

@@ -15,10 +15,13 @@ from kernels.dynamic_mask.scores import probabilities, soft_capped
 from kernels.dynamic_mask.tiles import load_rows, masked, sequence
 from kernels.sdpa.bias_gradient import store_shared
 from kernels.sdpa.forward import locate
+from kernels.sdpa.strides import last_strides, stride_names
 from kernels.sdpa.tiles import dot
 
-DBIAS_RUNTIME = ["mQ", "tQ", "mK", "tK", "mV", "tV", "mdO", "tdO", *PLANES, "mState", "mdBias", *SIZES, "planes"]
+DBIAS_RUNTIME = ["mQ", "mK", "mV", "mdO", *stride_names("Q", "K", "V", "dO"), *PLANES, "mState", "mdBias", *SIZES]
+DBIAS_RUNTIME += ["planes"]
 DBIAS_RUNTIME += ["bias_batches", "bias_heads", "bias_rows", "bias_columns"]
+DBIAS_COLUMNS = [*COLUMNS, *last_strides("Q", "K", "V", "dO")]
 
 
 @triton.jit
@@ -33,16 +36,28 @@ def shared_heads(first, bias_share):
     return first * bias_share, (first + 1) * bias_share
 
 
-@triton.jit(do_not_specialize=DBIAS_RUNTIME, do_not_specialize_on_alignment=[*DBIAS_RUNTIME, *COLUMNS])
+@triton.jit(do_not_specialize=DBIAS_RUNTIME, do_not_specialize_on_alignment=[*DBIAS_RUNTIME, *DBIAS_COLUMNS])
 def dbias_kernel(
     mQ,
-    tQ,
+    tQ_0,
+    tQ_1,
+    tQ_2,
+    tQ_3,
     mK,
-    tK,
+    tK_0,
+    tK_1,
+    tK_2,
+    tK_3,
     mV,
-    tV,
+    tV_0,
+    tV_1,
+    tV_2,
+    tV_3,
     mdO,
-    tdO,
+    tdO_0,
+    tdO_1,
+    tdO_2,
+    tdO_3,
     mMask,
     mask_0,
     mask_1,
@@ -97,6 +112,10 @@ def dbias_kernel(
 ):
     """dBias (bias_batches, bias_heads, bias_rows, bias_columns), contiguous; each size as `kernels.dynamic_mask.api`
     says."""
+    tQ = (tQ_0, tQ_1, tQ_2, tQ_3)
+    tK = (tK_0, tK_1, tK_2, tK_3)
+    tV = (tV_0, tV_1, tV_2, tV_3)
+    tdO = (tdO_0, tdO_1, tdO_2, tdO_3)
     mask = (mMask, (mask_0, mask_1, mask_2, mask_3), mask_share)
     bias = (mBias, (bias_0, bias_1, bias_2, bias_3), bias_share)
     column_tiles = tl.cdiv(bias_columns, TILE_N)

@@ -19,6 +19,7 @@ from kernels.dynamic_mask.row_state import load_row_state
 from kernels.dynamic_mask.scores import probabilities, raw_gradient, soft_capped
 from kernels.dynamic_mask.tiles import first_query, list_of, load_rows, masked, row_pointers, sequence, store_rows
 from kernels.sdpa.forward import locate
+from kernels.sdpa.strides import last_strides, stride_names
 from kernels.sdpa.tiles import dot, round_to
 
 
@@ -121,22 +122,36 @@ def store_sum(
 
 
 BACKWARD_RUNTIME = [
-    *("mQ", "tQ", "mK", "tK", "mV", "tV", "mdO", "tdO"),
+    *("mQ", "mK", "mV", "mdO", *stride_names("Q", "K", "V", "dO")),
     *(*PLANES, *LISTS, "mState", "mTiles", *SIZES, "planes"),
 ]
-DKDV_RUNTIME = [*BACKWARD_RUNTIME, "mdK", "tdK", "mdV", "tdV", "mdBias", "splits"]
+BACKWARD_COLUMNS = [*COLUMNS, *last_strides("Q", "K", "V", "dO")]
+DKDV_RUNTIME = [*BACKWARD_RUNTIME, "mdK", "mdV", *stride_names("dK", "dV"), "tdK_4", "tdV_4", "mdBias", "splits"]
+DKDV_COLUMNS = [*BACKWARD_COLUMNS, *last_strides("dK", "dV")]
 
 
-@triton.jit(do_not_specialize=DKDV_RUNTIME, do_not_specialize_on_alignment=[*DKDV_RUNTIME, *COLUMNS])
+@triton.jit(do_not_specialize=DKDV_RUNTIME, do_not_specialize_on_alignment=[*DKDV_RUNTIME, *DKDV_COLUMNS])
 def dkdv_kernel(
     mQ,
-    tQ,
+    tQ_0,
+    tQ_1,
+    tQ_2,
+    tQ_3,
     mK,
-    tK,
+    tK_0,
+    tK_1,
+    tK_2,
+    tK_3,
     mV,
-    tV,
+    tV_0,
+    tV_1,
+    tV_2,
+    tV_3,
     mdO,
-    tdO,
+    tdO_0,
+    tdO_1,
+    tdO_2,
+    tdO_3,
     mMask,
     mask_0,
     mask_1,
@@ -156,9 +171,17 @@ def dkdv_kernel(
     list_share,
     mState,
     mdK,
-    tdK,
+    tdK_0,
+    tdK_1,
+    tdK_2,
+    tdK_3,
+    tdK_4,
     mdV,
-    tdV,
+    tdV_0,
+    tdV_1,
+    tdV_2,
+    tdV_3,
+    tdV_4,
     mdBias,
     mTiles,
     mCuQ,
@@ -204,6 +227,12 @@ def dkdv_kernel(
     Keys beyond n_k need no comparison: they reach only rows of dK and dV that are not stored. A split of a tile of keys
     counts the tiles that it visits; the first one counts all that are skipped.
     """
+    tQ = (tQ_0, tQ_1, tQ_2, tQ_3)
+    tK = (tK_0, tK_1, tK_2, tK_3)
+    tV = (tV_0, tV_1, tV_2, tV_3)
+    tdO = (tdO_0, tdO_1, tdO_2, tdO_3)
+    tdK = (tdK_0, tdK_1, tdK_2, tdK_3, tdK_4)
+    tdV = (tdV_0, tdV_1, tdV_2, tdV_3, tdV_4)
     mask = (mMask, (mask_0, mask_1, mask_2, mask_3), mask_share)
     bias = (mBias, (bias_0, bias_1, bias_2, bias_3), bias_share)
     n_blocks = tl.cdiv(len_k, TILE_N)

@@ -3,15 +3,17 @@
 import triton
 import triton.language as tl
 
-from kernels.dynamic_mask.dkdv import BACKWARD_RUNTIME
-from kernels.dynamic_mask.forward import COLUMNS, row_offset
+from kernels.dynamic_mask.dkdv import BACKWARD_COLUMNS, BACKWARD_RUNTIME
+from kernels.dynamic_mask.forward import row_offset
 from kernels.dynamic_mask.row_state import load_row_state
 from kernels.dynamic_mask.scores import probabilities, raw_gradient, soft_capped
 from kernels.dynamic_mask.tiles import last_key, list_of, load_rows, masked, sequence, store_rows
 from kernels.sdpa.forward import locate
+from kernels.sdpa.strides import last_strides, stride_names
 from kernels.sdpa.tiles import dot, round_to
 
-DQ_RUNTIME = [*(name for name in BACKWARD_RUNTIME if name != "mTiles"), "mdQ", "tdQ"]
+DQ_RUNTIME = [*(name for name in BACKWARD_RUNTIME if name != "mTiles"), "mdQ", *stride_names("dQ")]
+DQ_COLUMNS = [*BACKWARD_COLUMNS, *last_strides("dQ")]
 
 
 @triton.jit
@@ -60,16 +62,28 @@ def gather_dq(
     return dot(round_to(rdS, DTYPE, INTERPRETED), rK, rdQ)
 
 
-@triton.jit(do_not_specialize=DQ_RUNTIME, do_not_specialize_on_alignment=[*DQ_RUNTIME, *COLUMNS])
+@triton.jit(do_not_specialize=DQ_RUNTIME, do_not_specialize_on_alignment=[*DQ_RUNTIME, *DQ_COLUMNS])
 def dq_kernel(
     mQ,
-    tQ,
+    tQ_0,
+    tQ_1,
+    tQ_2,
+    tQ_3,
     mK,
-    tK,
+    tK_0,
+    tK_1,
+    tK_2,
+    tK_3,
     mV,
-    tV,
+    tV_0,
+    tV_1,
+    tV_2,
+    tV_3,
     mdO,
-    tdO,
+    tdO_0,
+    tdO_1,
+    tdO_2,
+    tdO_3,
     mMask,
     mask_0,
     mask_1,
@@ -89,7 +103,10 @@ def dq_kernel(
     list_share,
     mState,
     mdQ,
-    tdQ,
+    tdQ_0,
+    tdQ_1,
+    tdQ_2,
+    tdQ_3,
     mCuQ,
     mCuK,
     batches,
@@ -122,6 +139,11 @@ def dq_kernel(
     finish_dq: tl.constexpr,
 ):
     """dQ of one tile of queries of one head."""
+    tQ = (tQ_0, tQ_1, tQ_2, tQ_3)
+    tK = (tK_0, tK_1, tK_2, tK_3)
+    tV = (tV_0, tV_1, tV_2, tV_3)
+    tdO = (tdO_0, tdO_1, tdO_2, tdO_3)
+    tdQ = (tdQ_0, tdQ_1, tdQ_2, tdQ_3)
     mask = (mMask, (mask_0, mask_1, mask_2, mask_3), mask_share)
     bias = (mBias, (bias_0, bias_1, bias_2, bias_3), bias_share)
     m_blocks = tl.cdiv(len_q, TILE_M)

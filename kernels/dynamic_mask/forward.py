@@ -11,6 +11,7 @@ from kernels.dynamic_mask.scores import online_softmax, soft_capped
 from kernels.dynamic_mask.tiles import last_key, load_rows, masked, sequence, store_rows
 from kernels.sdpa.forward import locate
 from kernels.sdpa.scores import row_statistics
+from kernels.sdpa.strides import last_strides, stride_names
 from kernels.sdpa.tiles import dot, round_to
 
 
@@ -76,18 +77,28 @@ def attend(
 PLANES = ["mMask", "mask_0", "mask_1", "mask_2", "mask_share", "mBias", "bias_0", "bias_1", "bias_2", "bias_share"]
 SIZES = ["mCuQ", "mCuK", "batches", "heads_q", "heads_kv", "len_q", "len_k", "rows", "dim", "dim_v", "align"]
 LISTS = ["mList", "mCount", "list_batch", "list_heads", "list_share"]
-FORWARD_RUNTIME = ["mQ", "tQ", "mK", "tK", "mV", "tV", *PLANES, *LISTS, "mO", "tO", "mLSE", "mTiles", *SIZES]
+FORWARD_RUNTIME = ["mQ", "mK", "mV", *PLANES, *LISTS, "mO", *stride_names("Q", "K", "V", "O"), "mLSE", "mTiles", *SIZES]
 COLUMNS = ["mask_3", "bias_3"]  # strides: compiled anew where they are 1, so that neighbouring threads load neighbours
+FORWARD_COLUMNS = [*COLUMNS, *last_strides("Q", "K", "V", "O")]
 
 
-@triton.jit(do_not_specialize=FORWARD_RUNTIME, do_not_specialize_on_alignment=[*FORWARD_RUNTIME, *COLUMNS])
+@triton.jit(do_not_specialize=FORWARD_RUNTIME, do_not_specialize_on_alignment=[*FORWARD_RUNTIME, *FORWARD_COLUMNS])
 def forward_kernel(
     mQ,
-    tQ,
+    tQ_0,
+    tQ_1,
+    tQ_2,
+    tQ_3,
     mK,
-    tK,
+    tK_0,
+    tK_1,
+    tK_2,
+    tK_3,
     mV,
-    tV,
+    tV_0,
+    tV_1,
+    tV_2,
+    tV_3,
     mMask,
     mask_0,
     mask_1,
@@ -106,7 +117,10 @@ def forward_kernel(
     list_heads,
     list_share,
     mO,
-    tO,
+    tO_0,
+    tO_1,
+    tO_2,
+    tO_3,
     mLSE,
     mTiles,
     mCuQ,
@@ -144,6 +158,10 @@ def forward_kernel(
     align  times len_k - len_q is what causality is shifted by: 0 at the top left, 1 at the bottom right
     rows   of LSE and of O: len_q, or the total of a packed call
     """
+    tQ = (tQ_0, tQ_1, tQ_2, tQ_3)
+    tK = (tK_0, tK_1, tK_2, tK_3)
+    tV = (tV_0, tV_1, tV_2, tV_3)
+    tO = (tO_0, tO_1, tO_2, tO_3)
     mask = (mMask, (mask_0, mask_1, mask_2, mask_3), mask_share)
     bias = (mBias, (bias_0, bias_1, bias_2, bias_3), bias_share)
     m_blocks = tl.cdiv(len_q, TILE_M)

@@ -15,6 +15,7 @@ from kernels.dynamic_mask.forward import forward_kernel
 from kernels.dynamic_mask.row_state import row_state_kernel
 from kernels.dynamic_mask.tile_lists import Marks, TileLists
 from kernels.sdpa.launch import INTERPRETED, Launch
+from kernels.sdpa.strides import stride_arguments
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,8 @@ def _dkdv_launches(attention: Attention, grad_out: Tensor, grads: Gradients, lis
     for name, part in parts.items():
         pitch, *strides = part.stride() if grads.split else (0, *part.stride())
         first = 0 if attention.packed else strides[0]
-        operands |= {f"m{name}": part, f"t{name}": (first, *strides[1:], pitch if grads.deterministic else 0)}
+        steps_of = (first, *strides[1:], pitch if grads.deterministic else 0)
+        operands |= {f"m{name}": part, **stride_arguments(name, steps_of)}
     aligned = attention.aligned(grad_out, *([] if grads.split else parts.values()))
     launch = Launch(
         dkdv_kernel,

@@ -10,10 +10,13 @@ import triton.language as tl
 from kernels.dynamic_mask.forward import row_offset
 from kernels.dynamic_mask.tiles import load_rows, sequence
 from kernels.sdpa.forward import locate
+from kernels.sdpa.strides import last_strides, stride_names
 from kernels.sdpa.tiles import wide_product, widen
 
-STATE_RUNTIME = ["mO", "tO", "mdO", "tdO", "mLSE", "mdLSE", "tdLSE", "mState", "mCuQ", "mCuK", "batches", "heads_q"]
+STATE_RUNTIME = ["mO", "mdO", *stride_names("O", "dO"), "mLSE", "mdLSE", *stride_names("dLSE", axes=2), "mState"]
+STATE_RUNTIME += ["mCuQ", "mCuK", "batches", "heads_q"]
 STATE_RUNTIME += ["len_q", "len_k", "rows", "planes", "dim_v", "len_dlse"]
+STATE_COLUMNS = [*last_strides("O", "dO"), "tdLSE_2"]
 
 
 @triton.jit
@@ -24,15 +27,23 @@ def load_row_state(mState, offset, plane, m, n_q):
     return rLSE, rDelta
 
 
-@triton.jit(do_not_specialize=STATE_RUNTIME, do_not_specialize_on_alignment=STATE_RUNTIME)
+@triton.jit(do_not_specialize=STATE_RUNTIME, do_not_specialize_on_alignment=[*STATE_RUNTIME, *STATE_COLUMNS])
 def row_state_kernel(
     mO,
-    tO,
+    tO_0,
+    tO_1,
+    tO_2,
+    tO_3,
     mdO,
-    tdO,
+    tdO_0,
+    tdO_1,
+    tdO_2,
+    tdO_3,
     mLSE,
     mdLSE,
-    tdLSE,
+    tdLSE_0,
+    tdLSE_1,
+    tdLSE_2,
     mState,
     mCuQ,
     mCuK,
@@ -51,6 +62,9 @@ def row_state_kernel(
     BLOCK_D: tl.constexpr,
 ):
     """mState of every row; planes: elements of one of its planes; len_dlse: len_q, or 0 where there is no dLSE."""
+    tO = (tO_0, tO_1, tO_2, tO_3)
+    tdO = (tdO_0, tdO_1, tdO_2, tdO_3)
+    tdLSE = (tdLSE_0, tdLSE_1, tdLSE_2)
     m_block, batch, head = locate(tl.cdiv(len_q, TILE_M), batches, heads_q, INTERPRETED)
     m_start = m_block * TILE_M
     first_q, _, n_q, _ = sequence(mCuQ, mCuK, batch, len_q, len_k, PACKED)

@@ -9,13 +9,14 @@ import triton
 import triton.language as tl
 
 from kernels.nsa.rows import columns_inside, row_pointers, tile_of
+from kernels.sdpa.strides import stride_names
 from kernels.sdpa.tiles import narrow, wide_product, widen
 
 _ROWS = ["rows", "length", "heads", "dim"]
-_COMBINE = ["mQ", "tQ", "mW", "mA", "mB", "mC", "mOut", *_ROWS]
-_SPLIT = ["mQ", "tQ", "mW", "mO", "mdO", "tdO", "mOut", "mLogit", *_ROWS]
+_COMBINE = ["mQ", *stride_names("Q"), "mW", "mA", "mB", "mC", "mOut", *_ROWS]
+_SPLIT = ["mQ", "mW", "mO", "mdO", *stride_names("Q", "dO"), "mOut", "mLogit", *_ROWS]
 _SUM = ["mA", "mB", "mC", "mW", "mLogit", "mOut", *_ROWS]
-_WEIGHT = ["mQ", "tQ", "mLogit", "mOut", *_ROWS]
+_WEIGHT = ["mQ", *stride_names("Q"), "mLogit", "mOut", *_ROWS]
 
 
 @triton.jit
@@ -91,7 +92,9 @@ def _weight(mW, head, dim, branch, gate_row: tl.constexpr, BLOCK_D: tl.constexpr
 @triton.jit(do_not_specialize=_COMBINE, do_not_specialize_on_alignment=_COMBINE)
 def combine_kernel(
     mQ,
-    tQ,
+    tQ_0,
+    tQ_1,
+    tQ_2,
     mW,
     mA,
     mB,
@@ -111,6 +114,7 @@ def combine_kernel(
     BLOCK_D: tl.constexpr,
 ):
     """mOut = Σ gate · branch, in float32, rounded once; A, B, C are the branches in their order."""
+    tQ = (tQ_0, tQ_1, tQ_2)
     where, inside = _tile(length, heads, dim, TILE, BLOCK_D, ALIGNED)
     rA = _load(_contiguous(mA, where, length, heads, dim, BLOCK_D, ALIGNED), inside)
     rB = _load(_contiguous(mB, where, length, heads, dim, BLOCK_D, ALIGNED), inside)
@@ -130,11 +134,15 @@ def combine_kernel(
 @triton.jit(do_not_specialize=_SPLIT, do_not_specialize_on_alignment=_SPLIT)
 def split_kernel(
     mQ,
-    tQ,
+    tQ_0,
+    tQ_1,
+    tQ_2,
     mW,
     mO,
     mdO,
-    tdO,
+    tdO_0,
+    tdO_1,
+    tdO_2,
     mOut,
     mLogit,
     rows,
@@ -152,6 +160,8 @@ def split_kernel(
     BLOCK_D: tl.constexpr,
 ):
     """Of one branch, whose output is mO: mOut = gate · dO, its gradient; mLogit (heads, rows) the logit's."""
+    tQ = (tQ_0, tQ_1, tQ_2)
+    tdO = (tdO_0, tdO_1, tdO_2)
     where, inside = _tile(length, heads, dim, TILE, BLOCK_D, ALIGNED)
     _, head, row = where
     rO = _load(_contiguous(mO, where, length, heads, dim, BLOCK_D, ALIGNED), inside)
@@ -207,7 +217,9 @@ def query_gradient_kernel(
 @triton.jit(do_not_specialize=[*_WEIGHT, "part"], do_not_specialize_on_alignment=_WEIGHT)
 def gate_weight_kernel(
     mQ,
-    tQ,
+    tQ_0,
+    tQ_1,
+    tQ_2,
     mLogit,
     mOut,
     rows,
@@ -219,6 +231,7 @@ def gate_weight_kernel(
     BLOCK_D: tl.constexpr,
 ):
     """mOut (parts, heads, 3, dim) float32: Σ dlogit_b · Q over `part` rows, of each branch b."""
+    tQ = (tQ_0, tQ_1, tQ_2)
     index = tl.program_id(0)
     head = index % heads
     number = index // heads

@@ -14,6 +14,7 @@ from kernels.nsa.gates import combine_kernel, gate_weight_kernel, query_gradient
 from kernels.nsa.means import key_gradient_kernel, mean_kernel
 from kernels.nsa.operands import Operands, aligned, strides_of
 from kernels.sdpa.launch import INTERPRETED, Launch
+from kernels.sdpa.strides import stride_arguments
 
 DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 
@@ -26,7 +27,7 @@ def means(operands: Operands, x: Tensor, out: Tensor, size: int, shift: int = 0)
         batch * blocks * heads,
         {
             "mX": x,
-            "tX": strides_of(x),
+            **stride_arguments("X", strides_of(x)),
             "mOut": out,
             **_sequences(operands),
             "heads": heads,
@@ -124,7 +125,8 @@ def split(operands: Operands, branch: int, out: Tensor, grad_out: Tensor, part: 
         {
             **_query(operands),
             **_weight(operands),
-            **{"mO": out, "mdO": grad_out, "tdO": strides_of(grad_out), "mOut": part, "mLogit": logit},
+            **{"mO": out, "mdO": grad_out, "mOut": part, "mLogit": logit},
+            **stride_arguments("dO", strides_of(grad_out)),
             **_sizes(operands),
         },
         {
@@ -180,7 +182,7 @@ def _programs(operands: Operands) -> int:
 
 
 def _query(operands: Operands) -> dict[str, Any]:
-    return {"mQ": operands.q, "tQ": strides_of(operands.q)}
+    return {"mQ": operands.q, **stride_arguments("Q", strides_of(operands.q))}
 
 
 def _weight(operands: Operands) -> dict[str, Any]:

@@ -5,9 +5,10 @@ import triton.language as tl
 
 from kernels.nsa.rows import columns_inside, row_pointers, tile_of
 from kernels.sdpa.forward import locate
+from kernels.sdpa.strides import stride_names
 from kernels.sdpa.tiles import narrow, wide_product, widen
 
-_RUNTIME = ["mX", "tX", "mOut", "mCu", "batches", "length", "dim", "heads", "blocks", "size", "shift"]
+_RUNTIME = ["mX", *stride_names("X"), "mOut", "mCu", "batches", "length", "dim", "heads", "blocks", "size", "shift"]
 
 
 @triton.jit
@@ -31,7 +32,9 @@ def rows_there(start, size, rows):
 @triton.jit(do_not_specialize=_RUNTIME, do_not_specialize_on_alignment=_RUNTIME)
 def mean_kernel(
     mX,
-    tX,
+    tX_0,
+    tX_1,
+    tX_2,
     mOut,
     mCu,
     batches,
@@ -50,6 +53,7 @@ def mean_kernel(
 ):
     """mOut (batches, blocks, heads, dim) float32: stretch j is rows j·size + shift … + size - 1, of those that exist;
     0 where none does."""
+    tX = (tX_0, tX_1, tX_2)
     block, batch, head = locate(blocks, batches, heads, INTERPRETED)
     first, rows = rows_of(mCu, batch, length, PACKED)
     start = block * size + shift

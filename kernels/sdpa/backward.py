@@ -16,6 +16,7 @@ import triton.language as tl
 from kernels.sdpa.forward import last_interior_key, last_key, locate
 from kernels.sdpa.row_state import load_row_state
 from kernels.sdpa.scores import MASK_RUNTIME, MASK_STRIDES, apply_mask, probabilities
+from kernels.sdpa.strides import last_strides, stride_names
 from kernels.sdpa.tiles import dot, load_tile, round_to, store_tile
 
 
@@ -100,23 +101,37 @@ def gather_dkdv(
     return rdK, rdV
 
 
-BACKWARD_RUNTIME = ["mQ", "tQ", "mK", "tK", "mV", "tV", "mdO", "tdO", "mMask", *MASK_RUNTIME, "mState"]
-BACKWARD_RUNTIME += ["mdQ", "tdQ", "mdK", "tdK", "mdV", "tdV"]
+BACKWARD_RUNTIME = ["mQ", "mK", "mV", "mdO", *stride_names("Q", "K", "V", "dO"), "mMask", *MASK_RUNTIME, "mState"]
 BACKWARD_RUNTIME += ["batches", "heads_q", "heads_kv", "len_q", "len_k", "dim", "dim_v"]
-DKDV_RUNTIME = [name for name in BACKWARD_RUNTIME if name not in ("mdQ", "tdQ")]
-DQ_RUNTIME = [name for name in BACKWARD_RUNTIME if name not in ("mdK", "tdK", "mdV", "tdV")]
+BACKWARD_COLUMNS = [MASK_STRIDES[3], *last_strides("Q", "K", "V", "dO")]
+DKDV_RUNTIME = [*BACKWARD_RUNTIME, "mdK", "mdV", *stride_names("dK", "dV")]
+DKDV_COLUMNS = [*BACKWARD_COLUMNS, *last_strides("dK", "dV")]
+DQ_RUNTIME = [*BACKWARD_RUNTIME, "mdQ", *stride_names("dQ")]
+DQ_COLUMNS = [*BACKWARD_COLUMNS, *last_strides("dQ")]
 
 
-@triton.jit(do_not_specialize=DKDV_RUNTIME, do_not_specialize_on_alignment=[*DKDV_RUNTIME, MASK_STRIDES[3]])
+@triton.jit(do_not_specialize=DKDV_RUNTIME, do_not_specialize_on_alignment=[*DKDV_RUNTIME, *DKDV_COLUMNS])
 def dkdv_kernel(
     mQ,
-    tQ,
+    tQ_0,
+    tQ_1,
+    tQ_2,
+    tQ_3,
     mK,
-    tK,
+    tK_0,
+    tK_1,
+    tK_2,
+    tK_3,
     mV,
-    tV,
+    tV_0,
+    tV_1,
+    tV_2,
+    tV_3,
     mdO,
-    tdO,
+    tdO_0,
+    tdO_1,
+    tdO_2,
+    tdO_3,
     mMask,
     mask_batch_stride,
     mask_head_stride,
@@ -124,9 +139,15 @@ def dkdv_kernel(
     mask_column_stride,
     mState,
     mdK,
-    tdK,
+    tdK_0,
+    tdK_1,
+    tdK_2,
+    tdK_3,
     mdV,
-    tdV,
+    tdV_0,
+    tdV_1,
+    tdV_2,
+    tdV_3,
     batches,
     heads_q,
     heads_kv,
@@ -152,6 +173,12 @@ def dkdv_kernel(
     finish_dk: tl.constexpr,
 ):
     """dK and dV of one tile of keys, over all query heads of the group in their order."""
+    tQ = (tQ_0, tQ_1, tQ_2, tQ_3)
+    tK = (tK_0, tK_1, tK_2, tK_3)
+    tV = (tV_0, tV_1, tV_2, tV_3)
+    tdO = (tdO_0, tdO_1, tdO_2, tdO_3)
+    tdK = (tdK_0, tdK_1, tdK_2, tdK_3)
+    tdV = (tdV_0, tdV_1, tdV_2, tdV_3)
     tMask = (mask_batch_stride, mask_head_stride, mask_row_stride, mask_column_stride)
     n_block, batch, head_kv = locate(tl.cdiv(len_k, TILE_N), batches, heads_kv, INTERPRETED)
     n_start = n_block * TILE_N
@@ -277,16 +304,28 @@ def gather_dq(
     return rdQ
 
 
-@triton.jit(do_not_specialize=DQ_RUNTIME, do_not_specialize_on_alignment=[*DQ_RUNTIME, MASK_STRIDES[3]])
+@triton.jit(do_not_specialize=DQ_RUNTIME, do_not_specialize_on_alignment=[*DQ_RUNTIME, *DQ_COLUMNS])
 def dq_kernel(
     mQ,
-    tQ,
+    tQ_0,
+    tQ_1,
+    tQ_2,
+    tQ_3,
     mK,
-    tK,
+    tK_0,
+    tK_1,
+    tK_2,
+    tK_3,
     mV,
-    tV,
+    tV_0,
+    tV_1,
+    tV_2,
+    tV_3,
     mdO,
-    tdO,
+    tdO_0,
+    tdO_1,
+    tdO_2,
+    tdO_3,
     mMask,
     mask_batch_stride,
     mask_head_stride,
@@ -294,7 +333,10 @@ def dq_kernel(
     mask_column_stride,
     mState,
     mdQ,
-    tdQ,
+    tdQ_0,
+    tdQ_1,
+    tdQ_2,
+    tdQ_3,
     batches,
     heads_q,
     heads_kv,
@@ -320,6 +362,11 @@ def dq_kernel(
     finish_dq: tl.constexpr,
 ):
     """dQ of one tile of queries; the mirror image of `forward_kernel`."""
+    tQ = (tQ_0, tQ_1, tQ_2, tQ_3)
+    tK = (tK_0, tK_1, tK_2, tK_3)
+    tV = (tV_0, tV_1, tV_2, tV_3)
+    tdO = (tdO_0, tdO_1, tdO_2, tdO_3)
+    tdQ = (tdQ_0, tdQ_1, tdQ_2, tdQ_3)
     tMask = (mask_batch_stride, mask_head_stride, mask_row_stride, mask_column_stride)
     m_blocks = tl.cdiv(len_q, TILE_M)
     m_block, batch, head = locate(m_blocks, batches, heads_q, INTERPRETED)

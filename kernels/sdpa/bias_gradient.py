@@ -11,11 +11,13 @@ import triton.language as tl
 from kernels.sdpa.forward import locate
 from kernels.sdpa.row_state import load_row_state
 from kernels.sdpa.scores import MASK_RUNTIME, MASK_STRIDES, apply_mask, probabilities
+from kernels.sdpa.strides import last_strides, stride_names
 from kernels.sdpa.tiles import dot, load_tile, narrow
 
-DBIAS_RUNTIME = ["mQ", "tQ", "mK", "tK", "mV", "tV", "mdO", "tdO", "mMask", *MASK_RUNTIME, "mState", "mdMask"]
+DBIAS_RUNTIME = ["mQ", "mK", "mV", "mdO", *stride_names("Q", "K", "V", "dO"), "mMask", *MASK_RUNTIME, "mState"]
 DBIAS_RUNTIME += ["batches", "heads_q", "heads_kv", "len_q", "len_k", "dim", "dim_v"]
-DBIAS_RUNTIME += ["mask_batches", "mask_heads", "mask_rows", "mask_columns"]
+DBIAS_RUNTIME += ["mdMask", "mask_batches", "mask_heads", "mask_rows", "mask_columns"]
+DBIAS_COLUMNS = [MASK_STRIDES[3], *last_strides("Q", "K", "V", "dO")]
 
 
 @triton.jit
@@ -63,16 +65,28 @@ def finish_dbias(rdMask, scale):
     return rdMask
 
 
-@triton.jit(do_not_specialize=DBIAS_RUNTIME, do_not_specialize_on_alignment=[*DBIAS_RUNTIME, MASK_STRIDES[3]])
+@triton.jit(do_not_specialize=DBIAS_RUNTIME, do_not_specialize_on_alignment=[*DBIAS_RUNTIME, *DBIAS_COLUMNS])
 def dbias_kernel(
     mQ,
-    tQ,
+    tQ_0,
+    tQ_1,
+    tQ_2,
+    tQ_3,
     mK,
-    tK,
+    tK_0,
+    tK_1,
+    tK_2,
+    tK_3,
     mV,
-    tV,
+    tV_0,
+    tV_1,
+    tV_2,
+    tV_3,
     mdO,
-    tdO,
+    tdO_0,
+    tdO_1,
+    tdO_2,
+    tdO_3,
     mMask,
     mask_batch_stride,
     mask_head_stride,
@@ -108,6 +122,10 @@ def dbias_kernel(
     finish_dbias: tl.constexpr,
 ):
     """dMask (mask_batches, mask_heads, mask_rows, mask_columns), contiguous; each size is 1 or the full one."""
+    tQ = (tQ_0, tQ_1, tQ_2, tQ_3)
+    tK = (tK_0, tK_1, tK_2, tK_3)
+    tV = (tV_0, tV_1, tV_2, tV_3)
+    tdO = (tdO_0, tdO_1, tdO_2, tdO_3)
     tMask = (mask_batch_stride, mask_head_stride, mask_row_stride, mask_column_stride)
     column_tiles = tl.cdiv(mask_columns, TILE_N)
     tiles = tl.cdiv(mask_rows, TILE_M) * column_tiles

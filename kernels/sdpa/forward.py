@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from kernels.sdpa.scores import MASK_RUNTIME, MASK_STRIDES, apply_mask, score_unit
+from kernels.sdpa.strides import last_strides, stride_names
 from kernels.sdpa.tiles import dot, load_tile, round_to, store_tile
 
 
@@ -106,25 +107,38 @@ def locate(tiles, batches, heads, INTERPRETED: tl.constexpr):
     return tile, batch_head // heads, batch_head % heads
 
 
-FORWARD_RUNTIME = ["mQ", "tQ", "mK", "tK", "mV", "tV", "mMask", *MASK_RUNTIME, "mO", "tO", "mLSE"]
+FORWARD_RUNTIME = ["mQ", "mK", "mV", "mMask", *MASK_RUNTIME, "mO", *stride_names("Q", "K", "V", "O"), "mLSE"]
 FORWARD_RUNTIME += ["batches", "heads_q", "heads_kv", "len_q", "len_k", "dim", "dim_v"]
+FORWARD_COLUMNS = [MASK_STRIDES[3], *last_strides("Q", "K", "V", "O")]
 
 
-@triton.jit(do_not_specialize=FORWARD_RUNTIME, do_not_specialize_on_alignment=[*FORWARD_RUNTIME, MASK_STRIDES[3]])
+@triton.jit(do_not_specialize=FORWARD_RUNTIME, do_not_specialize_on_alignment=[*FORWARD_RUNTIME, *FORWARD_COLUMNS])
 def forward_kernel(
     mQ,
-    tQ,
+    tQ_0,
+    tQ_1,
+    tQ_2,
+    tQ_3,
     mK,
-    tK,
+    tK_0,
+    tK_1,
+    tK_2,
+    tK_3,
     mV,
-    tV,
+    tV_0,
+    tV_1,
+    tV_2,
+    tV_3,
     mMask,
     mask_batch_stride,
     mask_head_stride,
     mask_row_stride,
     mask_column_stride,
     mO,
-    tO,
+    tO_0,
+    tO_1,
+    tO_2,
+    tO_3,
     mLSE,
     batches,
     heads_q,
@@ -155,6 +169,10 @@ def forward_kernel(
     statistics_offset: tl.constexpr,
 ):
     """O = softmax(Q K^T · scale + mask) V and LSE, see `kernels.sdpa.api` for shapes and dtypes."""
+    tQ = (tQ_0, tQ_1, tQ_2, tQ_3)
+    tK = (tK_0, tK_1, tK_2, tK_3)
+    tV = (tV_0, tV_1, tV_2, tV_3)
+    tO = (tO_0, tO_1, tO_2, tO_3)
     tMask = (mask_batch_stride, mask_head_stride, mask_row_stride, mask_column_stride)
     m_blocks = tl.cdiv(len_q, TILE_M)
     m_block, batch, head = locate(m_blocks, batches, heads_q, INTERPRETED)

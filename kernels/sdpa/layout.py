@@ -12,6 +12,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.sdpa.scores import MASK_STRIDES
+from kernels.sdpa.strides import stride_arguments
 
 _ALIGNMENT = 16
 _STRIDE_LIMIT = 2**40
@@ -47,13 +48,13 @@ def as_it_is(name: str, tensor: Tensor) -> Tensor:
 def operands(
     tiles: dict[str, tuple[Tensor, int]], block: int, descriptor: bool, seen: Seen = as_it_is
 ) -> dict[str, Any]:
-    """Kernel arguments mX and tX for each X: tiles maps X to a 4-D tensor and the rows of its tile. A descriptor has
-    the strides itself, and tX is 0 beside it: Triton compiles anew for what divides a tuple's numbers, read or not."""
+    """Kernel arguments mX and tX_0 … for each X: tiles maps X to a 4-D tensor and the rows of its tile. A descriptor
+    has the strides itself, and beside it they are 0."""
     arguments: dict[str, Any] = {}
     for name, (given, rows) in tiles.items():
         tensor = seen(name, given)
         arguments[f"m{name}"] = _describe(tensor, [1, 1, rows, block]) if descriptor else tensor
-        arguments[f"t{name}"] = (0,) * tensor.dim() if descriptor else tuple(tensor.stride())
+        arguments |= stride_arguments(name, (0,) * tensor.dim() if descriptor else tensor.stride())
     return arguments
 
 

@@ -17,6 +17,7 @@ from kernels.sdpa.injection import InjectionPoints, find_injection
 from kernels.sdpa.launch import INTERPRETED, Launch, check_device
 from kernels.sdpa.layout import fits_descriptors, mask_operands, operands, state_operand
 from kernels.sdpa.row_state import ROW_TILE, row_state_kernel
+from kernels.sdpa.strides import stride_arguments
 
 _TRITON_DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 
@@ -159,7 +160,7 @@ def _row_state_launch(
             ),
             "mLSE": lse,
             "mdLSE": lse if grad_lse is None else grad_lse,
-            "tdLSE": (0, 0, 0) if grad_lse is None else tuple(grad_lse.stride()),
+            **stride_arguments("dLSE", (0, 0, 0) if grad_lse is None else grad_lse.stride()),
             "mState": state,
             "batches": batches,
             "heads_q": heads,

@@ -10,12 +10,14 @@ import triton
 import triton.language as tl
 
 from kernels.sdpa.forward import locate
+from kernels.sdpa.strides import last_strides, stride_names
 from kernels.sdpa.tiles import load_tile, wide_product, widen
 
 ROW_TILE: tl.constexpr = tl.constexpr(128)
 
-ROW_STATE_RUNTIME = ["mO", "tO", "mdO", "tdO", "mLSE", "mdLSE", "tdLSE", "mState"]
+ROW_STATE_RUNTIME = ["mO", "mdO", *stride_names("O", "dO"), "mLSE", "mdLSE", *stride_names("dLSE", axes=2), "mState"]
 ROW_STATE_RUNTIME += ["batches", "heads_q", "len_q", "dim_v", "len_dlse"]
+ROW_STATE_COLUMNS = [*last_strides("O", "dO"), "tdLSE_2"]
 
 
 @triton.jit
@@ -47,15 +49,25 @@ def load_row_state(
     return rLSE, rDelta
 
 
-@triton.jit(do_not_specialize=ROW_STATE_RUNTIME, do_not_specialize_on_alignment=ROW_STATE_RUNTIME)
+@triton.jit(
+    do_not_specialize=ROW_STATE_RUNTIME, do_not_specialize_on_alignment=[*ROW_STATE_RUNTIME, *ROW_STATE_COLUMNS]
+)
 def row_state_kernel(
     mO,
-    tO,
+    tO_0,
+    tO_1,
+    tO_2,
+    tO_3,
     mdO,
-    tdO,
+    tdO_0,
+    tdO_1,
+    tdO_2,
+    tdO_3,
     mLSE,
     mdLSE,
-    tdLSE,
+    tdLSE_0,
+    tdLSE_1,
+    tdLSE_2,
     mState,
     batches,
     heads_q,
@@ -73,6 +85,9 @@ def row_state_kernel(
 
     TILE_M divides ROW_TILE; len_dlse is len_q, or 0 where there is no dLSE.
     """
+    tO = (tO_0, tO_1, tO_2, tO_3)
+    tdO = (tdO_0, tdO_1, tdO_2, tdO_3)
+    tdLSE = (tdLSE_0, tdLSE_1, tdLSE_2)
     rows = state_rows(len_q)
     m_block, batch, head = locate(rows // TILE_M, batches, heads_q, INTERPRETED)
     m_start = m_block * TILE_M

@@ -94,7 +94,7 @@ def builds_of(
         if next(drawn) == most:
             raise Stop
 
-    explore(shard, drawer_of(target, settings), add, seed_cases(shard, target, settings))
+    explore(shard, drawer_of(target, settings, shard), add, seed_cases(shard, target, settings))
     return uses
 
 

@@ -49,4 +49,4 @@ def _add(shard: Shard, target: Target, settings: Settings, found: list[Given]) -
         for given in found:
             given.add(texts)
 
-    explore(shard, drawer_of(target, settings), add, seed_cases(shard, target, settings))
+    explore(shard, drawer_of(target, settings, shard), add, seed_cases(shard, target, settings))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Hashable
 
 from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
@@ -12,7 +13,7 @@ from fuzz.devices.emulator.config import BLOCK_CHECKS
 from fuzz.devices.present import cuda_present
 from fuzz.targets.dynamic_mask import long_lists
 from fuzz.targets.dynamic_mask.call import OPTIONS
-from fuzz.targets.dynamic_mask.fewer_kernels import with_fewer_kernels
+from fuzz.targets.dynamic_mask.fewer_kernels import FAMILIES, family, with_fewer_kernels
 from fuzz.targets.dynamic_mask.target import SUPPORT, BundledDynamicMask
 from fuzz.targets.triton_emulated import EmulatedTriton
 from oracles.problem import AnyProblem
@@ -25,6 +26,7 @@ class EmulatedDynamicMask(EmulatedTriton, BundledDynamicMask):
     support = dataclasses.replace(SUPPORT, max_pairs=1 << 25)  # 4,096 tokens of two heads: about a minute
     pairs_per_second = 2e4
     follow_ups = 2
+    kernel_families = FAMILIES
     session_size = Size(1 << 16, 6, 1100)  # with one head four tiles on a side
 
     def missing(self) -> str | None:
@@ -40,6 +42,10 @@ class EmulatedDynamicMask(EmulatedTriton, BundledDynamicMask):
     def with_fewer_kernels(self, problem: AnyProblem) -> AnyProblem:
         """See fewer_kernels.py."""
         return with_fewer_kernels(problem)
+
+    def kernel_family(self, case: Case) -> Hashable:
+        """See Target."""
+        return family(case)
 
     def prepare(self, case: Case, tensors: Tensors) -> None:
         """Compiles every kernel that the case launches."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,7 @@ from fuzz.devices.emulator.config import DEFAULT_CHECKS
 from fuzz.devices.present import cuda_present
 from fuzz.targets.blocksparse.devices import arch_without_gpu, connect, emulated, emulator_of
 from fuzz.targets.nsa import long_lists
-from fuzz.targets.nsa.fewer_kernels import EMULATED_DIMS, PADDED_DIMS, with_fewer_kernels
+from fuzz.targets.nsa.fewer_kernels import EMULATED_DIMS, FAMILIES, PADDED_DIMS, family, with_fewer_kernels
 from fuzz.targets.nsa.target import OPTIONS, SUPPORT, BundledNativeSparse
 from fuzz.targets.triton_emulated import EmulatedTriton
 from kernels.blocksparse.spec.variant import NO_INJECTION, arch_for_products
@@ -41,6 +41,7 @@ class EmulatedNativeSparse(EmulatedTriton, BundledNativeSparse):
     support = dataclasses.replace(SUPPORT, max_pairs=1 << 25)
     session_size = Size(1 << 17, 4, 320, 1 << 18)
     long_size: Size | None = Size(1 << 23, 1, 2200, 1 << 19)  # two groups of 128 blocks of 16 tokens
+    kernel_families = FAMILIES
     follow_ups = 4
 
     def missing(self) -> str | None:
@@ -58,6 +59,10 @@ class EmulatedNativeSparse(EmulatedTriton, BundledNativeSparse):
     def with_fewer_kernels(self, problem: Any) -> Any:
         """See Target: kernels of three head dims, each with one dtype, and tiles of 64 and 128 queries."""
         return with_fewer_kernels(problem, EMULATED_DIMS, PADDED_DIMS)
+
+    def kernel_family(self, case: Case) -> Hashable:
+        """See Target."""
+        return family(case, runs=self.runs(case), deterministic=bool(OPTIONS.of(case)["deterministic"]))
 
     def prepare(self, case: Case, tensors: Tensors) -> None:
         """Compiles every kernel that the case launches."""

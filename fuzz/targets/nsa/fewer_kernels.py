@@ -5,10 +5,16 @@ the same dtype."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 from msgspec.structs import replace
 
+from fuzz.core.case import Case
+from fuzz.core.target import DEAR
+from oracles.native_sparse.problem import NativeSparse
+
+FAMILIES = 50  # of `family`, about
 EMULATED_DIMS = (32, 64, 128)
 PADDED_DIMS = (8, 16, 24, 40, 48, 56)  # whose kernels are those of the next of EMULATED_DIMS
 GPU_DIMS = (16, 32, 64, 96, 128, 256)
@@ -25,3 +31,11 @@ def with_fewer_kernels(problem: Any, dims: tuple[int, ...], padded: tuple[int, .
         q_tile=tile,
         dtype="float16" if dims.index(dim) % 2 else "bfloat16",
     )
+
+
+def family(case: Case, *, runs: bool, deterministic: bool) -> Hashable:
+    """See Target.kernel_family. A case that makes lists alone compiles sixty kernels, those of all masks."""
+    p = case.problem
+    assert isinstance(p, NativeSparse)
+    dim = next(dim for dim in EMULATED_DIMS if p.dim <= dim)
+    return (dim, p.q_tile, p.layout, p.causal, deterministic) if runs else DEAR
