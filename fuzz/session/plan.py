@@ -16,7 +16,8 @@ from fuzz.targets.registry import TargetError, load, targets
 SHARD_CASES = 25  # the least, and the most, cases of a shard: the unit of work that a worker takes
 MOST_SHARD_CASES = 500
 SHARDS = 128  # at least as many where there are cases enough, so that no worker waits long for the last ones
-KERNEL_CASES = 5  # cases of each kernel of a compiled target whose kernels a session cannot all run
+KERNEL_CASES = 5  # cases of each kernel in a session that has too few for all kernels of a target
+LEAST_KERNELS = 8
 
 
 class Shard(msgspec.Struct, frozen=True):
@@ -110,7 +111,7 @@ def _kernels(target: Target, cases: int) -> int:
     A kernel costs seconds to compile, on two cores a hundred of them minutes: more than all cases of a session that
     has not even one for each."""
     known = len(target.kernel_choices()) if isinstance(target, Compiled) else target.kernel_families
-    return max(cases // KERNEL_CASES, 1) if cases < known else 0
+    return max(cases // KERNEL_CASES, LEAST_KERNELS) if cases < known else 0
 
 
 def _seed(session: int, name: str, index: int) -> int:

@@ -43,6 +43,14 @@ def test_an_honest_target_is_watched_and_passes():
     assert not watch.suspects()
 
 
+def test_further_runs_end_with_one_that_leaves_nothing_behind():
+    kept: list[torch.Tensor] = []
+    watch = resources.Watch.start(_cpu())
+    assert watch.leaks(lambda: kept.append(torch.ones(4 << 20))) != [] and len(kept) == resources.RUNS
+    runs: list[int] = []
+    assert watch.leaks(lambda: runs.append(1)) == [] and len(runs) == 2
+
+
 def test_only_what_grows_every_time_is_a_leak():
     files = [3, 9, 10, 11, 12]
     assert [f.place.pattern for f in leaks([Usage(files=n) for n in files])] == ["files"]

@@ -11,7 +11,7 @@ from fuzz.generate.cases import SMALL
 from fuzz.generate.kernel_turns import meet
 from fuzz.judging.judge import execute
 from fuzz.session.draw import drawer_of, explore, seed_cases
-from fuzz.session.plan import Shard, plan
+from fuzz.session.plan import LEAST_KERNELS, Shard, plan
 from fuzz.session.settings import Settings
 from fuzz.session.turns import first_cases
 from fuzz.targets.blocksparse.devices import emulator_there, toolchain_there
@@ -140,7 +140,20 @@ def test_first_cases_have_options_masks_and_sequences_of_different_lengths_as_of
 def test_the_order_follows_from_the_seed_and_not_from_the_shards() -> None:
     one, same, other = (session("blocksparse", 60, seed) for seed in (1, 1, 2))
     assert one == same != other
-    assert [case.variant for case in session("blocksparse", 12)] == [case.variant for case in one[:12]]
+    assert [case.variant for case in session("blocksparse", 100)][:60] == [case.variant for case in one]
+
+
+@needs_emulator
+def test_a_session_of_fewer_cases_than_kernels_has_the_first_few_kernels_in_turn() -> None:
+    target = load("blocksparse")
+    kernels, seeds = target.kernel_choices(), target.seed_cases()
+    few, many = ([case for case in session("blocksparse", n) if case not in seeds] for n in (44, 60))
+    places = [[n for n, kernel in enumerate(kernels) if serves(case, kernel)] for case in few]
+    turns = places[:LEAST_KERNELS]
+    assert len(few) == 40 and len({n for of in turns for n in of}) >= LEAST_KERNELS
+    assert places == turns * 5 and all(places)
+    assert [case.variant["mask"] for case in few[:LEAST_KERNELS]] == [case.variant["mask"] for case in many[:8]]
+    assert len(set(few)) == len(few)  # each turn has a case of its own
 
 
 def test_options_of_a_users_target_have_their_turns(tmp_path) -> None:
