@@ -31,6 +31,7 @@ from oracles.reference.attention import no_tf32
 RUNS = 12
 POOL = 1_048_573  # a prime, so that rows of the usual lengths do not meet the same numbers
 SEED = 20_480
+ROWS = 128  # queries that are looked at together where there are no gradients, with the keys that one of them sees
 EQUAL = 64  # terms of an fp32 sum that is off by one rounding more where they are equal
 FP32 = 2.0**-22  # relative error of a few roundings of fp32 arithmetic
 FLUSHED = torch.finfo(torch.float32).smallest_normal  # what fp32 arithmetic may take for 0
@@ -150,8 +151,9 @@ class _Run:
         """O and, where dO is given, the gradients."""
         r, given = self.r, self.given
         q, sources = given["q"], (self.pooled, given, given)
-        forwards = [self._attend(s["k"], s["v"], keep) for s, keep in zip(sources, self.part.seen, strict=True)]
-        outputs = torch.stack([o for o, _ in forwards])
+        branches = [(s["k"], s["v"], keep) for s, keep in zip(sources, self.part.seen, strict=True)]
+        forwards = [self._attend(q, *branch) for branch in branches] if "do" in given else []
+        outputs = torch.stack([o for o, _ in forwards] or [self._attend_by_rows(q, *branch) for branch in branches])
         gates = None
         if "w_gate" in given:
             weight = given["w_gate"]
@@ -187,15 +189,25 @@ class _Run:
         weight = self.given.get(f"w_{name}")
         return self.means[name] if weight is None else self.r.stored(self.means[name] @ weight)
 
-    def _attend(self, k: Tensor, v: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-        """O of a branch, as stored, and its P in fp32."""
-        r, q = self.r, self.given["q"]
+    def _attend_by_rows(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor) -> Tensor:
+        """O of a branch, as stored. Of thousands of keys a row sees a few."""
+        found = []
+        for start in range(0, q.shape[1], ROWS):
+            its = keep[:, start : start + ROWS]
+            seen = its.any(0).any(0).nonzero().flatten()
+            o, _ = self._attend(q[:, start : start + ROWS], k[seen], v[seen], its[..., seen], len(k))
+            found.append(o)
+        return torch.cat(found, 1)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor, terms: int = 0) -> tuple[Tensor, Tensor]:
+        """O of a branch, as stored, and its P in fp32. terms: of its sums; 0: a key each."""
+        r = self.r
         scale = self.p.scale_value
         size = abs(scale) * q.norm(dim=-1)[..., None] * k.norm(dim=-1)
         scores = r.kept(r.sum(q @ k.mT * scale, size), self.n.scores)
         probs = torch.softmax(scores.masked_fill(~keep, -torch.inf), -1).nan_to_num(nan=0.0)
         probs = r.kept(probs, "float32")
-        return r.stored(r.long(r.kept(probs, self.n.probs) @ v, len(k))), probs
+        return r.stored(r.long(r.kept(probs, self.n.probs) @ v, terms or len(k))), probs
 
     def _differentiate(
         self, k: Tensor, v: Tensor, keep: Tensor, o: Tensor, probs: Tensor, do: Tensor

@@ -138,6 +138,16 @@ _SKIPPED = (".pragma", ".reqntid", ".maxntid", ".minnctapersm", ".maxnreg", ".no
             ".blocksareclusters", ".callprototype")  # fmt: skip
 
 
+_LABEL = re.compile(r"([\w$%]+)\s*:(?!:)")
+_SECTION = re.compile(r"\.section\b[^{;]*\{[^}]*\}")
+_WHOLE_LINE = re.compile(r"\.(version|target|address_size|file|loc|section|inline_begin|inline_end)\b")
+_BOUNDS = re.compile(
+    r"\.(reqntid|maxntid|minnctapersm|maxnreg|noreturn|reqnctapercluster|explicitcluster|maxclusterrank)"
+)
+_HEADER = re.compile(r"(\.visible|\.weak|\.extern)?\s*\.(entry|func)\b")
+_STATEMENT_END, _HEADER_END = re.compile('[";]'), re.compile('[";{]')
+_F32, _F64 = re.compile(r"(-?)0[fF]([0-9a-fA-F]{8})"), re.compile(r"(-?)0[dD]([0-9a-fA-F]{16})")
+_INTEGER, _OCTAL = re.compile(r"(-?)(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?"), re.compile(r"0[0-7]+")
 _BRACKET = re.compile(r"[{\[(\]})]")
 _INLINE = re.compile(r"^[ \t]*//[ \t]*(begin|end) inline asm[ \t]*$", re.M)
 
@@ -162,37 +172,33 @@ def _statements(text: str):  # type: ignore[no-untyped-def]
             yield first, text[at]
             at += 1
             continue
-        label = re.compile(r"([\w$%]+)\s*:(?!:)").match(text, at)
+        label = _LABEL.match(text, at)
         if label:
             yield first, label.group(1) + ":"
             line += label.group(0).count("\n")
             at = label.end()
             continue
-        end = re.compile(r"\n").search(text, at)
-        stop = end.start() if end else n
-        head = text[at:stop]
-        section = re.compile(r"\.section\b[^{;]*\{[^}]*\}").match(text, at)  # debug information: no statements
-        if section:
-            line += section.group(0).count("\n")
-            at = section.end()
-            continue
-        if re.match(r"\.(version|target|address_size|file|loc|section|inline_begin|inline_end)\b", head):
-            yield first, head.strip()
-            at = stop
-            continue
-        if re.match(
-            r"\.(reqntid|maxntid|minnctapersm|maxnreg|noreturn|reqnctapercluster|explicitcluster|maxclusterrank)", head
-        ):
-            at = stop
-            continue
-        header = re.match(r"(\.visible|\.weak|\.extern)?\s*\.(entry|func)\b", head)
-        while at < n:
-            c = text[at]
-            if c == '"':
-                at = text.index('"', at + 1)
-            elif c == ";" or (header and c == "{"):
-                break
-            at += 1
+        header = None
+        if text[at] == ".":
+            section = _SECTION.match(text, at)  # debug information: no statements
+            if section:
+                line += section.group(0).count("\n")
+                at = section.end()
+                continue
+            stop = text.find("\n", at) % (n + 1)  # -1: the end
+            head = text[at:stop]
+            if _WHOLE_LINE.match(head):
+                yield first, head.strip()
+                at = stop
+                continue
+            if _BOUNDS.match(head):
+                at = stop
+                continue
+            header = _HEADER.match(head)
+        ends = _HEADER_END if header else _STATEMENT_END
+        while (found := ends.search(text, at)) and found.group() == '"':
+            at = text.index('"', found.end()) + 1
+        at = found.start() if found else n
         body = text[start:at]
         line += body.count("\n")
         if at < n and text[at] == "{":
@@ -207,16 +213,16 @@ def number(text: str) -> object:
     t = text.strip()
     if not t or t[0] not in "-0123456789":
         return None
-    m = re.fullmatch(r"(-?)0[fF]([0-9a-fA-F]{8})", t)
+    m = _F32.fullmatch(t)
     if m:
         return ("f32", int(m.group(2), 16) ^ (0x80000000 if m.group(1) else 0))
-    m = re.fullmatch(r"(-?)0[dD]([0-9a-fA-F]{16})", t)
+    m = _F64.fullmatch(t)
     if m:
         return ("f64", int(m.group(2), 16) ^ ((1 << 63) if m.group(1) else 0))
-    m = re.fullmatch(r"(-?)(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?", t)
+    m = _INTEGER.fullmatch(t)
     if m:
         digits = m.group(2)
-        value = int(digits, 8) if re.fullmatch(r"0[0-7]+", digits) else int(digits, 0)
+        value = int(digits, 8) if _OCTAL.fullmatch(digits) else int(digits, 0)
         return -value if m.group(1) else value
     return None
 
@@ -289,6 +295,8 @@ class _Reader:
         elif s.endswith(":"):
             assert self.kernel is not None
             self.kernel.labels[self.rename(s[:-1])] = len(self.kernel.instructions)
+        elif s and s[0] != ".":
+            self.instruction(line, s)
         elif s.startswith(".version"):
             self.module.version = s.split()[1]
         elif s.startswith(".target"):
@@ -307,10 +315,8 @@ class _Reader:
             self.registers(s)
         elif s.startswith((".extern .func", ".func", ".visible .func", ".weak .func")):
             return
-        elif s.startswith("."):
-            self.variable(s)
         else:
-            self.instruction(line, s)
+            self.variable(s)
 
     def location(self, s: str) -> None:
         """.loc file line column, function_name …, inlined_at file line column."""

@@ -21,6 +21,7 @@ from fuzz.devices.emulator.isa.mma import MATRIX
 from fuzz.devices.emulator.ptx import Instruction, Kernel
 
 SMALL = 64  # instructions of a loop that may be a spin
+Written = tuple[tuple[str, ...], bool | None]  # see `written`
 Group = tuple[int, bool]  # bits of a register, and whether what writes it writes its taint
 _CLEANED = re.compile(r"(ld|ldmatrix|shfl|cvta)\.")
 _ENDS = re.compile(  # a stretch of micro-operations for straight_line.py: those of the interpreter
@@ -31,7 +32,7 @@ _CLOCK = re.compile(r"%(clock|globaltimer)")  # read by the interpreter too
 _LEAVES = ("ret", "exit", "trap")
 
 
-def written(i: Instruction) -> tuple[tuple[str, ...], bool | None]:
+def written(i: Instruction) -> Written:
     """(registers that an instruction writes, whether it writes their taints; None if it is of no family known here)"""
     if not i.operands:
         return (), None
@@ -49,14 +50,23 @@ def written(i: Instruction) -> tuple[tuple[str, ...], bool | None]:
 class _Lives:
     """First and last instruction of each register's life."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, writes: list[Written]) -> None:
         self.code, self.labels = kernel.instructions, kernel.labels
         self.order = list(kernel.registers)
         self.bits = {name: n for n, name in enumerate(self.order)}
         behind = (at + 1 for at, i in enumerate(self.code) if i.name.startswith(("bra", *_LEAVES)))
         self.starts = sorted({0, *self.labels.values(), *behind} - {len(self.code)})
         self.ends = dict(zip(self.starts, [*self.starts[1:], len(self.code)], strict=True))
-        self.effects = [self._effects(i) for i in self.code]
+        self.effects: list[
+            tuple[int, int]
+        ] = []  # of each instruction: registers that it reads, old values that are over
+        self.mentioned: list[int] = []
+        for i, (to, known) in zip(self.code, writes, strict=True):
+            whole = known is not None and i.guard is None
+            reads, written = self._mask(names(i.operands[1:] if whole else i.operands)), self._mask(to)
+            reads |= self._mask((i.guard,)) if i.guard else 0
+            self.effects.append((reads, written if whole else 0))
+            self.mentioned.append(reads | written)
         self.touched: list[tuple[int, int, int]] = []
 
     def after(self, last: int) -> Iterator[int]:
@@ -66,15 +76,6 @@ class _Lives:
             yield self.labels[str(i.operands[0])]
         if i.guard is not None or not i.name.startswith(("bra", *_LEAVES)):
             yield last + 1
-
-    def _effects(self, i: Instruction) -> tuple[int, int]:
-        """(registers that it reads, registers whose old value is over), as masks."""
-        to, known = written(i)
-        whole = known is not None and i.guard is None
-        reads = names(i.operands[1:] if whole else i.operands)
-        if i.guard is not None:
-            reads.append(i.guard)
-        return self._mask(reads), self._mask(to) if whole else 0
 
     def _mask(self, registers: Iterable[str]) -> int:
         mask = 0
@@ -114,8 +115,7 @@ class _Lives:
             self._touch(live[start], start, start)
             for following in self.after(self.ends[start] - 1):
                 self._touch(live.get(following, 0), self.ends[start] - 1, self.ends[start] - 1)
-        mentioned = [self._mask((*names(i.operands), i.guard or "")) for i in self.code]
-        for at, mask in enumerate(mentioned):
+        for at, mask in enumerate(self.mentioned):
             self._touch(mask, at, at)
         self._touch_stretches()
         for at, i in enumerate(self.code):
@@ -124,7 +124,7 @@ class _Lives:
             mask = 0
             for within in range(target, at + 1):
                 if at < target + SMALL or self.code[within].name.startswith("setp."):
-                    mask |= mentioned[within]
+                    mask |= self.mentioned[within]
             self._touch(mask, target, at)
         first = self._extremes(sorted(self.touched, key=lambda one: one[1]), 1)
         last = self._extremes(sorted(self.touched, key=lambda one: one[2], reverse=True), 2)
@@ -180,13 +180,13 @@ def share(kernel: Kernel, bits: dict[str, int]) -> dict[str, tuple[Group, int]]:
     if any(i.name.startswith(("brx", "call")) for i in kernel.instructions):
         return {}
     groups: dict[str, Group | None] = {}
-    for i in kernel.instructions:
-        to, taints = written(i)
+    writes = [written(i) for i in kernel.instructions]
+    for to, taints in writes:
         for name in to:
             width = bits.get(name, 1)
             group = None if taints is None or width == 1 else (max(width, 32), taints)
             groups[name] = group if groups.get(name, group) == group else None
-    spans = _Lives(kernel).spans()
+    spans = _Lives(kernel, writes).spans()
     chosen = sorted((spans[name], name, group) for name, group in groups.items() if group and name in spans)
     found: dict[str, tuple[Group, int]] = {}
     free: dict[Group, list[int]] = {}

@@ -54,7 +54,10 @@ def _add_names(x: object, found: list[str]) -> None:
         found.append(x.lstrip("!"))
     elif isinstance(x, tuple):
         for part in x:
-            _add_names(part, found)
+            if type(part) is str:  # nearly all
+                found.append(part.lstrip("!"))
+            else:
+                _add_names(part, found)
     elif isinstance(x, Address) and x.base:
         found.append(x.base)
 
