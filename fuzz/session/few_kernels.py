@@ -16,7 +16,7 @@ from fuzz.core.case import Case
 from fuzz.core.target import DEAR, Target
 from fuzz.generate.masks import Draw
 
-AGAIN = 20  # draws, of a millisecond or a few each, where a kernel takes seconds
+AGAIN = 100  # draws of some milliseconds each, where a call has kernels that take ten seconds to compile
 
 
 def of_few_families(target: Target, drawn: Callable[[Draw], Case], most: int) -> Callable[[Draw], Case]:
