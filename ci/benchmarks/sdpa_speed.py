@@ -1,6 +1,6 @@
 """kernels.sdpa on a GPU: checks it natively, then times it against PyTorch's own attention, backend by backend.
 
-    python ci/benchmarks/sdpa_speed.py --out ci/results/sdpa_h100.json      # checks and timings on the GPU that is
+    python ci/benchmarks/sdpa_speed.py --out ci/results/sdpa_h200.json      # checks and timings on the GPU that is
     there
     python ci/benchmarks/sdpa_speed.py --smoke --out /tmp/sdpa.json         # small inputs; runs on a CPU in Triton's
     interpreter
@@ -35,7 +35,6 @@ from sdpa_cases import complaints, difference, largest, run
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as torch_attention
 
-from kernels.mutants.sdpa.table import MUTANTS
 from kernels.sdpa import plan, prepare, scaled_dot_product_attention
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -178,32 +177,6 @@ def check_compiled() -> list[str]:
     return [f"result {i} differs" for i, (a, b) in enumerate(pairs) if difference(a, b) > 1e-5 * largest(b)]
 
 
-def check_mutants() -> dict[str, bool]:
-    """Checks that each mutant is wrong on a call that can show it."""
-    caught = {}
-    generator = torch.Generator(DEVICE).manual_seed(2)
-    case = draw_case(random.Random(0), 64) | {
-        "dtype": torch.float32, "batch": 1, "heads_q": 4, "heads_kv": 2, "len_q": 120, "len_k": 120, "dim": 32,
-        "dim_v": 32, "mask": "none", "layout": "contiguous",
-    }  # fmt: skip
-    inputs = tensors_of(case, generator)[:3]
-    empty = torch.empty
-
-    def roomy_empty(*size, **options):
-        shape = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
-        return empty(math.prod(shape) + 4096, **options)[: math.prod(shape)].view(shape)
-
-    for name, mutant in MUTANTS.items():
-        options = {"is_causal": "causal" in name}
-        torch.empty = roomy_empty
-        try:
-            got = run(mutant, inputs, enable_gqa=True, return_lse=True, **options)
-        finally:
-            torch.empty = empty
-        caught[name] = bool(complaints(got, inputs, **options))
-    return caught
-
-
 # --------------------------------------------------------------------------------------------------------- timings
 
 
@@ -292,13 +265,12 @@ def main() -> int:
     checks = {
         "random": check_random_cases(cases, 65 if smoke else 600, arguments.workers),
         "compiled": check_compiled(),
-        "mutants_caught": check_mutants(),
         "compilations": count_compilations(50 if smoke else 1000, 600),
     }
     for failure in checks["random"]["failures"]:
         print(failure)
     print({name: value for name, value in checks.items() if name != "random"})
-    good = not checks["random"]["failures"] and not checks["compiled"] and all(checks["mutants_caught"].values())
+    good = not checks["random"]["failures"] and not checks["compiled"]
     print(f"checks: {'pass' if good else 'FAIL'}, {len(checks['random']['failures'])} of {cases} random cases wrong")
 
     flush = torch.empty(2**26, dtype=torch.int32, device=DEVICE) if DEVICE == "cuda" else None

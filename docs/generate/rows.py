@@ -564,8 +564,9 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
         Row(
             "`kernels/sdpa` over PyTorch's flash backend, 8,192 tokens: forward; backward",
             lambda r: f"{over_flash('forward')(r)}; {over_flash('backward')(r)}",
-            "sdpa_h100",
+            "sdpa_h200",
             ("kernels/sdpa",),
+            machine="H200",
         ),
     ),
 }
