@@ -104,7 +104,7 @@ class Target:
     oversubscribed    number of tiles of 128 keys, over all sequences and KV heads, that makes more CTAs than the device
                       holds at once: some cases have as many where CTAs wait for one another; 0: no such cases
     long_lists_share  one case in so many has long block lists, where `draw_long_lists` makes such cases
-    kernel_families   how many values `kernel_family` has, about; 0: it has none
+    kernel_families   number of values that `kernel_family` has, about; 0: it has none
     any_length_share  one case in so many without an aim has lengths that are any numbers, each as often, up to some
                       tiles: for kernels that compare each row of a tile by an instruction of its own; 0: none more
                       than others
@@ -179,9 +179,9 @@ class Target:
         return problem
 
     def kernel_family(self, case: Case) -> Hashable:
-        """What decides which kernels are compiled for a case, where that takes longer than to run it: cases with equal
-        values share most of their kernels, and a session of few cases draws few values. DEAR: that of a case with so
-        many kernels that such a session draws none."""
+        """Value that cases with mostly the same compiled kernels share: a session of few cases draws cases of few
+        values. DEAR: the value of cases with so many kernels that such a session draws none. None: nothing is compiled
+        for a case, or kernels are not told apart."""
         return None
 
     def native_masks(self, dtype: Dtype, dim: int) -> tuple[str, ...]:

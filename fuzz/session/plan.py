@@ -23,7 +23,7 @@ LEAST_KERNELS = 8
 class Shard(msgspec.Struct, frozen=True):
     """A share of a session: `cases` cases of one target from one seed; `start` of them are in the shards before.
 
-    kernels  the target's cases of this session have so many of its kernels; 0: any number
+    kernels  number of the target's kernels that the session's cases have; 0: any number
     """
 
     target: str
@@ -106,7 +106,7 @@ def _start(name: str, settings: Settings) -> tuple[bool, bool, bool]:
 
 
 def _kernels(target: Target, cases: int) -> int:
-    """How many of a target's kernels, or families of them, its cases of a session have; 0: any number.
+    """Number of a target's kernels, or of families of them, that its cases of a session have; 0: any number.
 
     A kernel costs seconds to compile, on two cores a hundred of them minutes: more than all cases of a session that
     has not even one for each."""

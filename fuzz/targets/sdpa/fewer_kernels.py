@@ -12,18 +12,17 @@ from collections.abc import Hashable
 from msgspec.structs import replace
 
 from fuzz.core.case import Case
-from fuzz.targets.unaligned import unaligned
+from fuzz.targets.kernel_constants import block_of, unaligned
 from oracles.masks import Causal, Full
 from oracles.problem import AnyProblem, Dtype
 
-BLOCKS_D = (32, 64, 128, 256)  # kernels.sdpa.config.BLOCKS_D, whose import would be Triton's too
 FAMILIES = 100  # of `family`, about
 _DTYPES: tuple[Dtype, ...] = ("bfloat16", "float16", "float32")  # six of the sixteen, five, five: the dearest last
 
 
 def dtype_of(problem: AnyProblem) -> Dtype:
     """The dtype that sessions draw a problem with."""
-    return _DTYPES[(_block(problem) + _said(problem)) % len(_DTYPES)]
+    return _DTYPES[(block_of(problem) + _said(problem)) % len(_DTYPES)]
 
 
 def with_fewer_kernels(problem: AnyProblem) -> AnyProblem:
@@ -35,11 +34,7 @@ def family(case: Case, said: str) -> Hashable:
     """See Target.kernel_family. said: the mask, as the case's options have it."""
     p = case.problem
     scale = 1.0 if p.scale is None else p.scale
-    return _block(p), p.dtype, _said(p), said, scale > 0, unaligned(case)
-
-
-def _block(problem: AnyProblem) -> int:
-    return next(n for n, block in enumerate(BLOCKS_D) if block >= max(problem.dim, problem.dim_v))
+    return block_of(p), p.dtype, _said(p), said, scale > 0, unaligned(case)
 
 
 def _said(problem: AnyProblem) -> int:

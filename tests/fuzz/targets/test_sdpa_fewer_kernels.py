@@ -7,8 +7,9 @@ from itertools import product
 from fuzz.generate.cases import MEDIUM, drawer
 from fuzz.session.draw import explore
 from fuzz.session.plan import Shard
+from fuzz.targets.kernel_constants import BLOCKS_D
 from fuzz.targets.registry import load
-from fuzz.targets.sdpa.fewer_kernels import BLOCKS_D, dtype_of, with_fewer_kernels
+from fuzz.targets.sdpa.fewer_kernels import dtype_of, with_fewer_kernels
 from oracles.masks import Causal, Window
 from oracles.problem import Bias, Problem
 

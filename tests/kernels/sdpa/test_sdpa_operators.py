@@ -9,7 +9,8 @@ import pytest
 import torch
 from sdpa_cases import DEVICE, qkv, random
 
-from fuzz.targets.sdpa import fewer_kernels
+from fuzz.targets import kernel_constants
+from kernels.dynamic_mask import config as dynamic_mask_config
 from kernels.sdpa import config, plan, prepare, scaled_dot_product_attention
 
 BACKEND = "inductor" if DEVICE == "cuda" else "aot_eager"
@@ -98,9 +99,9 @@ keys = set()
 JITFunction._do_compile = lambda self, key, *more: keys.add((self.__name__, str(key)))
 with emulated("sm_90a"):
     for pad in (0, 1, 16):
-        for dim in (8, 24, 32):
-            q, k, v = (torch.zeros(2, 2, 33, dim, dtype=torch.float16) for _ in "qkv")
-            mask = torch.zeros(2, 2, 33, 33 + pad, dtype=torch.float16)[..., :33]
+        for dim in map(int, sys.argv[1:]):
+            q, k, v = (torch.zeros(2, 2, 32 + pad, dim, dtype=torch.float16) for _ in "qkv")
+            mask = torch.zeros(2, 2, 32 + pad, 33 + 2 * pad, dtype=torch.float16)[..., : 32 + pad]
             for launch in plan(q, k, v, mask):
                 launch.kernel.warmup(grid=(1,), **launch.runtime, **launch.constants, **launch.options)
 print(sorted(name for name, _ in keys))
@@ -109,14 +110,15 @@ print(sorted(name for name, _ in keys))
 
 @pytest.mark.nightly
 @pytest.mark.skipif(DEVICE == "cuda", reason="asks Triton on the emulated GPU")
-def test_triton_compiles_a_kernel_once_whatever_divides_the_strides_of_masks_and_of_descriptors():
+@pytest.mark.parametrize("dims", [("8", "24", "32"), ("9", "20", "31")], ids=["descriptors", "pointers"])
+def test_triton_compiles_a_kernel_once_whatever_divides_strides(dims):
     """In a process of its own, in which Triton does not interpret."""
     root = Path(__file__).resolve().parents[3]
     environment = {**os.environ, "PYTHONPATH": str(root), "TRITON_INTERPRET": "0"}
-    command = [sys.executable, "-c", COUNT]
+    command = [sys.executable, "-c", COUNT, *dims]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.strip() == str(["dkdv_kernel", "dq_kernel", "forward_kernel", "row_state_kernel"]), done.stderr
 
 
 def test_a_session_on_the_emulated_gpu_knows_how_head_dims_are_padded():
-    assert fewer_kernels.BLOCKS_D == config.BLOCKS_D
+    assert kernel_constants.BLOCKS_D == config.BLOCKS_D == dynamic_mask_config.BLOCKS_D

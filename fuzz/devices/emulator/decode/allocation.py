@@ -57,16 +57,14 @@ class _Lives:
         behind = (at + 1 for at, i in enumerate(self.code) if i.name.startswith(("bra", *_LEAVES)))
         self.starts = sorted({0, *self.labels.values(), *behind} - {len(self.code)})
         self.ends = dict(zip(self.starts, [*self.starts[1:], len(self.code)], strict=True))
-        self.effects: list[
-            tuple[int, int]
-        ] = []  # of each instruction: registers that it reads, old values that are over
-        self.mentioned: list[int] = []
+        self.effects: list[tuple[int, int]] = []  # registers that an instruction reads, those whose old value is over
+        self.mentioned: list[int] = []  # all of its registers
         for i, (to, known) in zip(self.code, writes, strict=True):
             whole = known is not None and i.guard is None
-            reads, written = self._mask(names(i.operands[1:] if whole else i.operands)), self._mask(to)
-            reads |= self._mask((i.guard,)) if i.guard else 0
-            self.effects.append((reads, written if whole else 0))
-            self.mentioned.append(reads | written)
+            reads = self._mask((*names(i.operands[1:] if whole else i.operands), i.guard or ""))
+            writes_to = self._mask(to)
+            self.effects.append((reads, writes_to if whole else 0))
+            self.mentioned.append(reads | writes_to)
         self.touched: list[tuple[int, int, int]] = []
 
     def after(self, last: int) -> Iterator[int]:
