@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from needs import needs_emulator
 
 from fuzz.core.case import Case
 from fuzz.core.target import DEAR, Target
@@ -11,10 +12,7 @@ from fuzz.session.draw import drawer_of, explore, seed_cases
 from fuzz.session.few_kernels import of_few_families
 from fuzz.session.plan import plan
 from fuzz.session.settings import Settings
-from fuzz.targets.blocksparse.devices import emulator_there, toolchain_there
 from fuzz.targets.registry import load
-
-needs_emulator = pytest.mark.skipif(not (toolchain_there() and emulator_there()), reason="needs toolchain and emulator")
 
 
 class ByDim(Target):

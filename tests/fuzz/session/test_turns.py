@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from needs import needs_emulator
 
 from fuzz.core.case import Case
 from fuzz.core.kernel_choice import KernelChoice
@@ -14,12 +15,9 @@ from fuzz.session.draw import drawer_of, explore, seed_cases
 from fuzz.session.plan import LEAST_KERNELS, Shard, plan
 from fuzz.session.settings import Settings
 from fuzz.session.turns import first_cases
-from fuzz.targets.blocksparse.devices import emulator_there, toolchain_there
 from fuzz.targets.registry import load
 from kernels.blocksparse.spec.variant import padded_dim
 from oracles.masks import Full, kinds
-
-needs_emulator = pytest.mark.skipif(not (toolchain_there() and emulator_there()), reason="needs toolchain and emulator")
 
 
 def session(name: str, cases: int, seed: int = 1) -> list[Case]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from covering import nightly_unless
+from needs import needs_emulator
 
 from fuzz.core.case import Case, attention_of
 from fuzz.core.refusal import refusal
@@ -18,7 +19,6 @@ from fuzz.session.settings import Settings
 from fuzz.targets.blocksparse import cta_pairs
 from fuzz.targets.blocksparse.block_lists import blocks_of
 from fuzz.targets.blocksparse.case_blocks import CaseBlocks
-from fuzz.targets.blocksparse.devices import emulator_there, toolchain_there
 from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
 from fuzz.targets.blocksparse.hang_report import semaphores_explained
 from fuzz.targets.blocksparse.script import blocksparse_text
@@ -35,7 +35,6 @@ FILE = Path(__file__).resolve().parents[4] / "ci" / "blocksparse_tcgen05.py"
 NAME = cta_pairs.TARGET
 PAIRED: dict[str, str | int | bool] = {"products": "tcgen05", "paired": 256}
 RANDOM = Blocks(32, 16, ("F.M.F", "....", "M..F", "MMMM", "F", ".F", "M.FM", "F..F", "..MM"), 3)
-needs_emulator = pytest.mark.skipif(not (toolchain_there() and emulator_there()), reason="needs toolchain and emulator")
 
 
 def problem(dim: int = 64, dtype: str = "bfloat16", **more) -> Problem:

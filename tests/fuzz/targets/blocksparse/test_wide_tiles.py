@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import pytest
 from covering import nightly_unless
+from needs import needs_emulator
 
 from fuzz.core.case import Case, attention_of
 from fuzz.core.refusal import refusal
@@ -20,7 +21,6 @@ from fuzz.session.settings import Settings
 from fuzz.targets.blocksparse.block_lists import blocks_of
 from fuzz.targets.blocksparse.case_blocks import CaseBlocks, case_blocks
 from fuzz.targets.blocksparse.catalog import CLASSES
-from fuzz.targets.blocksparse.devices import emulator_there, toolchain_there
 from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
 from fuzz.targets.blocksparse.static_checks import as_metadata
 from fuzz.targets.blocksparse.target import BlockSparseTarget
@@ -36,7 +36,6 @@ Options: TypeAlias = dict[str, str | int | bool]
 HOPPER: Options = {"wide": 192, "products": "wgmma"}
 BLACKWELL: Options = {"wide": 256, "products": "tcgen05"}
 RANDOM = Blocks(32, 16, ("F.M.F", "....", "M..F", "MMMM", "F", ".F", "M.FM", "F..F", "..MM"), 3)
-needs_emulator = pytest.mark.skipif(not (toolchain_there() and emulator_there()), reason="needs toolchain and emulator")
 
 
 def run(case: Case) -> Verdict:
