@@ -8,23 +8,19 @@ import shutil
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fuzz.devices.emulator import ptx
-from fuzz.devices.emulator.config import AS_WRITTEN, LaunchConfig
-from fuzz.devices.emulator.decode.decoder import Program, decode
+from fuzz.devices.emulator.config import LaunchConfig
 from fuzz.devices.emulator.execute.clusters.grid import cluster_of
 from fuzz.devices.emulator.execute.launch import execute
 from fuzz.devices.emulator.host.cuda_runtime import Argument, HostObject, Launch, export
 from fuzz.devices.emulator.host.tiled_tensor import MappedTensor, TiledTensor
-from fuzz.devices.emulator.ptx_contraction import contracted
+from fuzz.devices.emulator.programs import Programs
 from fuzz.devices.emulator.report.report import EmulationError, Report
 from fuzz.devices.emulator.state.global_memory import Memory, Written
-from fuzz.devices.emulator.translate.compiled import Translation
 
 
 class Emulator(LaunchConfig):
@@ -46,37 +42,6 @@ class Emulator(LaunchConfig):
     def load_ptx(self, text: str) -> PtxModule:
         """The kernels of a PTX text, to be launched one by one with a grid and arguments."""
         return PtxModule(self, text)
-
-
-class Programs:
-    """The kernels of one PTX module, decoded when first used: by name, for a launch with clusters of several CTAs or
-    without, and by `LaunchConfig.contraction`."""
-
-    def __init__(self, text: str) -> None:
-        self.module = ptx.parse(text)
-        self.decoded: dict[tuple[str, bool, str], Program] = {}
-        self.translations: dict[tuple[str, bool, str], Translation] = {}
-
-    def kernel(self, name: str) -> ptx.Kernel:
-        """A kernel as it was read. Raises ValueError where the PTX does not have it."""
-        if name not in self.module.kernels:
-            raise ValueError(f"the PTX has no kernel {name!r}; it has {', '.join(self.module.kernels)}")
-        return self.module.kernels[name]
-
-    def get(self, name: str, clustered: bool = False, contraction: str = AS_WRITTEN) -> Program:
-        """Micro-operations of a kernel, decoded when first asked for."""
-        key = name, clustered, contraction
-        if key not in self.decoded:
-            kernel = contracted(self.kernel(name), contraction)
-            self.decoded[key] = decode(self.module, replace(kernel, registers=dict(kernel.registers)), clustered)
-        return self.decoded[key]
-
-    def translation(self, name: str, clustered: bool = False, contraction: str = AS_WRITTEN) -> Translation:
-        """The machine code that there is of a kernel."""
-        key = name, clustered, contraction
-        if key not in self.translations:
-            self.translations[key] = Translation(self.get(*key))
-        return self.translations[key]
 
 
 class LoadedKernel:
@@ -136,11 +101,11 @@ class LoadedKernel:
 
 
 class PtxModule:
-    """The kernels of a PTX text."""
+    """The kernels of a PTX text. kept: as `Programs` has it."""
 
-    def __init__(self, emulator: LaunchConfig, text: str) -> None:
+    def __init__(self, emulator: LaunchConfig, text: str, kept: bool = True) -> None:
         self.emulator = emulator
-        self.programs = Programs(text)
+        self.programs = Programs(text, kept)
 
     def launch(self, name: str | None, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], *,
                shared: int = 0, cluster: Sequence[int] | None = None, emulator: LaunchConfig | None = None,

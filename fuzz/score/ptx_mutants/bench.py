@@ -17,9 +17,10 @@ from typing import Any, Protocol
 from fuzz.compiling import Build
 from fuzz.core.target import Target
 from fuzz.devices.emulator import PtxModule, Report
-from fuzz.devices.emulator.api import Emulator, Programs
+from fuzz.devices.emulator.api import Emulator
 from fuzz.devices.emulator.config import LaunchConfig
 from fuzz.devices.emulator.host.cuda_runtime import Launch
+from fuzz.devices.emulator.programs import Programs
 from fuzz.devices.emulator.state.global_memory import Memory
 from fuzz.score.ptx_mutants.recording import Recorder
 from fuzz.targets.blocksparse.devices import connect, emulated
@@ -87,7 +88,7 @@ class BlockSparseBench:
             if watch is not None:
                 watch(build.key, "", report)
 
-        device.instead |= {key: PtxModule(Emulator(), text) for key, text in (instead or {}).items()}
+        device.instead |= {key: PtxModule(Emulator(), text, kept=False) for key, text in (instead or {}).items()}
         device.budget, device.watch = budget, seen
         try:
             yield found
@@ -177,7 +178,7 @@ def without_debug_info(text: str) -> str:
 @lru_cache(maxsize=8)
 def programs_of(text: str) -> Programs:
     """The kernels of a PTX text, and the machine code that there is of them."""
-    return Programs(text)
+    return Programs(text, kept=False)
 
 
 ARCH = "sm_90a"  # that Triton's kernels are compiled for

@@ -20,9 +20,10 @@ import numpy as np
 import torch
 
 from fuzz.devices.emulator import Report, Unimplemented
-from fuzz.devices.emulator.api import Programs, run
+from fuzz.devices.emulator.api import run
 from fuzz.devices.emulator.config import LaunchConfig
 from fuzz.devices.emulator.host.cuda_runtime import Launch
+from fuzz.devices.emulator.programs import Programs
 from fuzz.devices.emulator.state.global_memory import Memory, Segment, Written
 
 LARGEST = 1 << 28  # bytes of a case's launches; of a larger case none is kept

@@ -13,11 +13,12 @@ from typing import Any, TypeAlias
 
 import torch
 
-from fuzz.devices.emulator.api import Programs, run
+from fuzz.devices.emulator.api import run
 from fuzz.devices.emulator.frontends import cuda_signature
 from fuzz.devices.emulator.frontends.emulated import EmulatedGpu, active_gpu
 from fuzz.devices.emulator.frontends.nvrtc import compile_cuda
 from fuzz.devices.emulator.host.cuda_runtime import Launch
+from fuzz.devices.emulator.programs import Programs
 from fuzz.devices.emulator.report.report import Report
 from fuzz.devices.emulator.state.global_memory import Memory, contents
 

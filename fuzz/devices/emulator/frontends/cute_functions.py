@@ -25,9 +25,10 @@ from cutlass.cutlass_dsl.tvm_ffi_provider import (
     TVMFFIJitCompiledFunctionWithKwargs,
 )
 
-from fuzz.devices.emulator.api import Programs, run
+from fuzz.devices.emulator.api import run
 from fuzz.devices.emulator.config import LaunchConfig
 from fuzz.devices.emulator.host.tvm_ffi_object import OnGpu, TvmFfiObject
+from fuzz.devices.emulator.programs import Programs
 from fuzz.devices.emulator.report.report import Report
 from fuzz.devices.emulator.state.global_memory import Memory, Written
 

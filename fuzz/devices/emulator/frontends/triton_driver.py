@@ -19,11 +19,12 @@ from triton.compiler.compiler import compile as compile_kernel
 from triton.runtime import driver
 from triton.runtime.cache import get_cache_manager
 
-from fuzz.devices.emulator.api import Programs, run
+from fuzz.devices.emulator.api import run
 from fuzz.devices.emulator.config import LaunchConfig
 from fuzz.devices.emulator.frontends import tensor_descriptors
 from fuzz.devices.emulator.frontends.tensor_descriptors import Argument, is_descriptor
 from fuzz.devices.emulator.host.cuda_runtime import Launch
+from fuzz.devices.emulator.programs import Programs
 from fuzz.devices.emulator.report.report import Report
 from fuzz.devices.emulator.state.global_memory import Memory, Written
 

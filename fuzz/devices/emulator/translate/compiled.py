@@ -1,15 +1,11 @@
 """Machine code of a program's runs: compiled when they have taken long enough, kept in the cache folder, linked.
 
-A file there holds the runs of one program, or of a large one those that had run most. Its name is the program's digest,
-and it begins with the digest of what follows, so that a file that is not whole, or not what was written, is found out
-and goes.
+A file there holds the runs of one program, or of a large one those that had run most. Its name is the program's digest.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,14 +14,13 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from fuzz.devices.emulator.decode.operands import Program
-from fuzz.devices.emulator.state.code_cache import cache_folder, one_process
+from fuzz.devices.emulator.state import kept_files
+from fuzz.devices.emulator.state.code_cache import cache_folder
 from fuzz.devices.emulator.state.intrinsics import target_machine
 from fuzz.devices.emulator.translate.runs import build, starts
 
 SECONDS_EACH = 3e-3  # of the processor that the loop may take for each micro-operation before they are translated
 LARGEST = 2500  # micro-operations that are compiled at most, in below 3 s; of a larger program those that run most
-FILES = 2048  # that the cache folder keeps; of more the oldest quarter goes
-DIGEST = 32  # bytes
 
 
 class Translation:
@@ -48,10 +43,10 @@ class Translation:
             due = when == "always" or self.spent[with_taints] > SECONDS_EACH * len(self.program.code)
             if due or not self._looked[with_taints]:
                 self._looked[with_taints] = True
-                code = _stored(self._name(with_taints))
+                code = kept_files.read(self._file(with_taints))
                 if due and not code:
                     code = self.compile(with_taints, everything=when == "always")
-                    _store(self._name(with_taints), code)
+                    kept_files.write(self._file(with_taints), code)
                 if code:
                     self.tables[with_taints] = self._linked(code, with_taints)
         table = self.tables[with_taints]
@@ -62,9 +57,9 @@ class Translation:
         self.reached += reached
         self.spent[with_taints] += seconds
 
-    def _name(self, with_taints: bool) -> str:
+    def _file(self, with_taints: bool) -> Path:
         digest = hashlib.sha256(self.program.code.tobytes() + bytes(self.program.constants))
-        return f"{digest.hexdigest()[:32]}.{'taints' if with_taints else 'plain'}"
+        return _folder() / f"{digest.hexdigest()[:32]}.{'taints' if with_taints else 'plain'}.o"
 
     def compile(self, with_taints: bool, everything: bool) -> bytes:
         """Object code of the program's runs; of a large program those that run most, unless `everything`."""
@@ -99,33 +94,3 @@ class Translation:
 @lru_cache
 def _folder() -> Path:
     return cache_folder("translate.compiled")
-
-
-def _stored(name: str) -> bytes:
-    """The object code of this name, or nothing."""
-    path = _folder() / f"{name}.o"
-    try:
-        found = path.read_bytes()
-    except OSError:
-        return b""
-    code = found[DIGEST:]
-    if hashlib.sha256(code).digest() == found[:DIGEST]:
-        return code
-    path.unlink(missing_ok=True)
-    return b""
-
-
-def _store(name: str, code: bytes) -> None:
-    folder = _folder()
-    with one_process(folder):
-        beside = folder / f".{os.getpid()}"
-        try:
-            beside.write_bytes(hashlib.sha256(code).digest() + code)
-            os.replace(beside, folder / f"{name}.o")
-            if len(os.listdir(folder)) > FILES:
-                files = sorted(folder.glob("*.o"), key=lambda file: file.stat().st_mtime)
-                for old in files[: FILES // 4]:
-                    old.unlink()
-        except OSError:  # a full disk: compiled again next time
-            with suppress(OSError):
-                beside.unlink(missing_ok=True)

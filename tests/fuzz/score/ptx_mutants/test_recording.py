@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from fuzz.devices.emulator.api import Programs, run
+from fuzz.devices.emulator.api import run
 from fuzz.devices.emulator.config import LaunchConfig
 from fuzz.devices.emulator.host.cuda_runtime import Launch
+from fuzz.devices.emulator.programs import Programs
 from fuzz.devices.emulator.state.global_memory import Memory, Written
 from fuzz.score.ptx_mutants.recording import Recorder, read
 from fuzz.targets.blocksparse.devices import emulator_there

@@ -8,8 +8,8 @@ import torch
 from ptx_tools import Emulator, kernel, kinds, run
 
 from fuzz.devices.emulator import api
-from fuzz.devices.emulator.api import Programs
 from fuzz.devices.emulator.host.cuda_runtime import Launch
+from fuzz.devices.emulator.programs import Programs
 from fuzz.devices.emulator.state.global_memory import Memory, Written
 
 PLACES = 160  # bytes at which accesses begin
