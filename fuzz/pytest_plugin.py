@@ -146,7 +146,13 @@ class _Controller:
             self.compiling = BackgroundCompile(settings, shards, ready.add)
             console = Console(file=self.stderr)
             self.follower = Follower(
-                self.folder, session.skip, settings.cases, console, self.compiling.progress, settings.device
+                self.folder,
+                session.skip,
+                settings.cases,
+                console,
+                self.compiling.progress,
+                settings.device,
+                settings.seconds,
             )
             self.compiling.say = self.follower.line.print
             # Without xdist this process draws the session's cases itself, so it does not draw them in a thread too.

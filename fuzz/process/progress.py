@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from types import TracebackType
 from typing import Self
 
@@ -17,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 PERIOD = 10.0  # seconds between two plain lines
+LATELY, ENOUGH = 60.0, 10  # seconds and units that a rate is of, at least, as soon as there are so many
 
 
 class ProgressLine:
@@ -30,14 +32,13 @@ class ProgressLine:
     def __init__(self, name: str, unit: str, console: Console, period: float = PERIOD) -> None:
         self._name, self._unit, self._console, self._period = name, unit, console, period
         self._lock = threading.Lock()
-        self._began = time.monotonic()
-        self._printed = self._began
-        self._first: int | None = None  # what was done before this command, where it resumes an earlier one
+        self._printed = time.monotonic()
+        self._done: deque[tuple[float, int]] = deque()  # what was done and when, as far as a rate looks back
         self._live = _live(console) if console.is_terminal else None
         self._task = self._live.add_task(name, text="", total=None) if self._live is not None else None
 
     def __enter__(self) -> Self:
-        self._began = self._printed = time.monotonic()
+        self._printed = time.monotonic()
         if self._live is not None:
             self._live.start()
         return self
@@ -48,16 +49,29 @@ class ProgressLine:
         if self._live is not None:
             self._live.stop()
 
-    def show(self, done: int, total: int | None, note: str = "") -> None:
-        """Says that `done` of `total` units are done; None: the total is not known yet. note: more for the line."""
+    def show(self, done: int, total: int | None, note: str = "", most: float | None = None, begun: bool = True) -> None:
+        """Says that `done` of `total` units are done; None: the total is not known yet. note: more for the line; most:
+        seconds that the command has left, where it has a limit; begun: False while nothing can be done yet, which time
+        says nothing of the units to come."""
         with self._lock:
-            self._first = done if self._first is None else self._first
-            text = _text(done, total, self._unit, done - self._first, time.monotonic() - self._began, note)
+            if not begun:
+                self._done.clear()
+            text = _text(done, total, self._unit, self._rate(done), note, most)
             if self._live is not None and self._task is not None:
                 self._live.update(self._task, completed=done, total=total, text=text)
             elif time.monotonic() - self._printed >= self._period:
                 self._printed = time.monotonic()
                 self._console.print(f"{self._name}: {text}", highlight=False, markup=False, soft_wrap=True)
+
+    def _rate(self, done: int) -> float:
+        """Units a second, lately. What was done before this command, where it resumes an earlier one, does not
+        count."""
+        now = time.monotonic()
+        self._done.append((now, done))
+        while len(self._done) > 1 and now - self._done[1][0] >= LATELY and done - self._done[1][1] >= ENOUGH:
+            self._done.popleft()
+        began, before = self._done[0]
+        return (done - before) / (now - began) if now > began else 0.0
 
     def print(self, text: str) -> None:
         """Prints a line that stays, above the progress line."""
@@ -83,14 +97,17 @@ def _live(console: Console) -> Progress:
     )
 
 
-def _text(done: int, total: int | None, unit: str, now: int, seconds: float, note: str) -> str:
-    """'34/300 cases · 3.4/s · <note> · 1:18 left'; `now` of them were done in these `seconds`."""
+def _text(done: int, total: int | None, unit: str, rate: float, note: str, most: float | None) -> str:
+    """'34/300 cases · 3.4/s · <note> · 1:18 left'."""
     parts = [f"{done}/{total} {unit}" if total is not None else f"{done} {unit}"]
-    rate = now / seconds if seconds > 0 else 0.0
-    if now:
+    if rate:
         parts.append(f"{rate:.1f}/s" if rate >= 0.95 else f"{60 * rate:.1f}/min")
     if note:
         parts.append(note)
-    if now and total is not None and done < total:
-        parts.append(f"{duration((total - done) / rate)} left")
+    if total is not None and done < total:
+        left = [(total - done) / rate] if rate else []
+        if most is not None:
+            left.append(max(most, 0.0))
+        if left:
+            parts.append(f"{duration(min(left))} left")
     return " · ".join(parts)

@@ -141,7 +141,9 @@ def _run(settings: Settings, console: Console, resume: bool, beside: Beside, hir
     interrupted = False
     compiling = crew.compiling(todo)
     stderr = Console(stderr=True)
-    follower = Follower(folder, session.skip, settings.cases, stderr, compiling.progress, settings.device)
+    follower = Follower(
+        folder, session.skip, settings.cases, stderr, compiling.progress, settings.device, settings.seconds
+    )
     with beside(folder) as last_line, follower, compiling:
         compiling.say = follower.line.print
         try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +27,7 @@ class Follower:
     planned    cases of the session
     device     that it runs on
     compiling  what is being compiled at this moment, in words, or ''
+    seconds    after which the session draws no further case; 0: no limit
 
     At its end failures that nobody has looked into are saved as they were met, those of a session before in this folder
     too, and `records` say what became of each.
@@ -38,11 +41,13 @@ class Follower:
         console: Console,
         compiling: Callable[[], str] = str,
         device: str = "host",
+        seconds: float = 0.0,
     ) -> None:
         self.line = ProgressLine("attnfuzz", "cases", console)
         self.ended: Settlement | None = None
         self._folder, self._device = folder, device
         self._planned, self._compiling = planned, compiling
+        self._until = time.monotonic() + seconds if seconds else math.inf
         self._reader, self._lean = Reader(folder, skip), Lean()
         before = settlement(folder)
         self.records = [one for one in skipped(folder, skip) if one.status == "met" and before.of(one) is None]
@@ -79,8 +84,10 @@ class Follower:
             self._open.add(more)
             new, left = self._open.look(settlement(self._folder))
             hangs = sum(record.outcome == "hang" for record in self.records)
-            note = progress_note(self._compiling(), len(self.records) - self._old, new, left, hangs)
-            self.line.show(len(self.records) - self._old, self._planned, note)
+            compiling, cases = self._compiling(), len(self.records) - self._old
+            note = progress_note(compiling, cases, new, left, hangs)
+            most = self._until - time.monotonic() if math.isfinite(self._until) else None
+            self.line.show(cases, self._planned, note, most, begun=bool(cases or not compiling))
             if self._stop.wait(PERIOD):
                 return
 
