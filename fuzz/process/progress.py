@@ -104,10 +104,9 @@ def _text(done: int, total: int | None, unit: str, rate: float, note: str, most:
         parts.append(f"{rate:.1f}/s" if rate >= 0.95 else f"{60 * rate:.1f}/min")
     if note:
         parts.append(note)
-    if total is not None and done < total:
-        left = [(total - done) / rate] if rate else []
-        if most is not None:
-            left.append(max(most, 0.0))
-        if left:
-            parts.append(f"{duration(min(left))} left")
+    left = [(total - done) / rate] if total is not None and rate else []
+    left += [most] if most is not None else []
+    if done == total or not left:
+        return " · ".join(parts)
+    parts.append(f"{duration(min(left))} left" if min(left) > 0 else "ending")
     return " · ".join(parts)

@@ -69,16 +69,15 @@ class Crew:
         """A function that hands out one of `todo`, from any thread; after the last of them there are no more."""
         pipe, left, lock = self._pipe, len(todo), threading.Lock()
         if not todo:
-            pipe.close()
+            pipe.finish()
 
         def hand_out(shard: Shard) -> None:
             nonlocal left
-            with suppress(OSError):  # all workers have died; what is unfinished is handed out again
-                pipe.put(shard)
+            pipe.put(shard)
             with lock:
                 left -= 1
                 if not left:
-                    pipe.close()
+                    pipe.finish()
 
         return hand_out
 
@@ -97,9 +96,9 @@ class Crew:
             done = count
             self._begin()
             hand_out = self.hand_out_of(todo)
-            feeder = threading.Thread(target=lambda put=hand_out, todo=todo: list(map(put, todo)), daemon=True)  # type: ignore[misc]
             with held():
-                feeder.start()
+                for shard in todo:
+                    hand_out(shard)
             dead = self._watch()
             died += dead
         self.replaced = [f"{line}; others have run its cases" for line in died if line not in dead]
@@ -122,7 +121,7 @@ class Crew:
         self._context: Any = multiprocessing.get_context("fork" if may_fork() else "spawn")
         self._reading, writing = self._context.Pipe(duplex=False)
         self._writing: Connection = writing
-        self._pipe = ShardWriter(writing)
+        self._pipe = ShardWriter(writing, self._count)
         self._workers: list[BaseProcess] = []
         with held(), one_thread():
             for _ in range(self._count):
@@ -160,6 +159,7 @@ class Crew:
 
 MOST_IDLE = 3  # rounds in a row in which no case was run
 GRACE = 4.0  # seconds after the session's time in which a failure that is being looked into may end
+LAST = 30.0  # seconds after the session's time in which a case that is being run may end; it has no record otherwise
 GAVE_UP = 2  # exit code of a worker that has said why it ends
 
 
@@ -184,6 +184,8 @@ def _work(
             if not worker.late():
                 worker.open()
             ready()
+            if ends is not None:
+                _interrupt_after(ends - time.monotonic() + LAST)
             while (shard := take(reading, worker.late)) is not None:
                 worker.run_shard(shard)
             if ends is not None:
@@ -200,7 +202,8 @@ def _work(
 
 
 def _interrupt_after(seconds: float) -> None:
-    """KeyboardInterrupt in this process after so many seconds: what it settles then is saved as it was met."""
+    """KeyboardInterrupt in this process after so many seconds, and not after those that were said before: what it
+    settles then is saved as it was met."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt

@@ -113,7 +113,13 @@ OPTIONS = (
         positive,
         "R",
     ),
-    Option("max-time", "seconds", "draw no further case after so many seconds (no limit)", seconds, "SECONDS"),
+    Option(
+        "max-time",
+        "seconds",
+        "draw no further case after so many seconds, and end what still runs half a minute later (no limit)",
+        seconds,
+        "SECONDS",
+    ),
     Option("corpus", "corpus", f"folder of known failures; new ones are saved there ({_PLAIN.corpus})", metavar="DIR"),
     Option("output-dir", "folder", "folder of the session's records (.attnfuzz/sessions/<time>)", metavar="DIR"),
     Option(

@@ -2,15 +2,23 @@
 
 A queue of multiprocessing's is guarded by a lock, which a process that is killed with it never gives back. Here the
 kernel is the guard: every message has one size, and a read of that size takes a whole one.
+
+Only a few shards lie in the pipe; the others wait here, and the one with the lowest index goes first. So a target whose
+kernels are compiled meanwhile comes to its turn as soon as they are, also in a session that ends by time, and not when
+the shards of all others have run.
 """
 
 from __future__ import annotations
 
+import array
 import fcntl
+import heapq
 import os
+import termios
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 from multiprocessing.connection import Connection, wait
 
 import msgspec
@@ -19,35 +27,72 @@ from fuzz.session.plan import Shard
 
 SLOT = 1024  # bytes of a message; a write of at most PIPE_BUF (4,096) bytes is whole
 TICK = 0.5  # seconds between two looks at the time
-ROOM = 1 << 20  # bytes that the pipe is to hold, where the system lets it
+LOOK = 0.02  # between two looks at how many shards lie in the pipe
 
 
 class ShardWriter:
-    """The writing end, in the process that hands the shards out; several threads may."""
+    """The writing end, in the process that hands the shards out; several threads may. ahead: shards that lie in the
+    pipe at most, so that no worker waits for the next one."""
 
-    def __init__(self, end: Connection) -> None:
-        self._end, self._lock = end, threading.Lock()
-        with suppress(OSError):
-            fcntl.fcntl(end.fileno(), fcntl.F_SETPIPE_SZ, ROOM)
+    def __init__(self, end: Connection, ahead: int = 1) -> None:
+        self._end, self._ahead = end, ahead
+        self._changed = threading.Condition()
+        self._waiting: list[tuple[int, int, bytes]] = []  # index of the shard, turn, message
+        self._turns = count()
+        self._finishing = False
+        self._thread: threading.Thread | None = None
 
     def put(self, shard: Shard) -> None:
-        """Hands a shard out; waits while the pipe is full. Raises BrokenPipeError where no worker is left."""
+        """Hands a shard out, when its turn comes. Where no worker is left, nothing."""
         message = msgspec.json.encode(shard)
         if len(message) > SLOT:
             raise ValueError(f"target: needs a name of less than {SLOT - 100} characters, got {shard.target[:100]!r}…")
-        with self._lock:
-            os.write(self._end.fileno(), message.ljust(SLOT))
+        with self._changed:
+            heapq.heappush(self._waiting, (shard.index, next(self._turns), message.ljust(SLOT)))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._write, name="shards", daemon=True)
+                self._thread.start()
+            self._changed.notify()
 
     @property
     def closed(self) -> bool:
         """True once there are no more."""
         return self._end.closed
 
+    def finish(self) -> None:
+        """There are no more than those that were put."""
+        with self._changed:
+            self._finishing = True
+            if self._thread is None:
+                self._end.close()
+            self._changed.notify()
+
     def close(self) -> None:
-        """There are no more."""
-        with self._lock:
+        """There are no more than those in the pipe."""
+        with self._changed:
             if not self._end.closed:
                 self._end.close()
+            self._changed.notify()
+
+    def _write(self) -> None:
+        """Keeps the pipe filled, in a thread of its own."""
+        with self._changed, suppress(OSError):  # all workers have died
+            while not self._end.closed:
+                if self._waiting and self._unread() < self._ahead * SLOT:
+                    os.write(self._end.fileno(), heapq.heappop(self._waiting)[2])
+                elif self._waiting:
+                    self._changed.wait(LOOK)
+                elif self._finishing:
+                    self._end.close()
+                else:
+                    self._changed.wait()
+        self.close()
+
+    def _unread(self) -> int:
+        """Bytes that lie in the pipe."""
+        found = array.array("i", [0])
+        fcntl.ioctl(self._end.fileno(), termios.FIONREAD, found)
+        return found[0]
 
 
 def take(end: Connection, late: Callable[[], bool] = lambda: False) -> Shard | None:

@@ -20,7 +20,7 @@ from fuzz.session.plan import Shard, plan
 from fuzz.session.records import Reader, Record, Recorder, write_session
 from fuzz.session.resume import SessionError, already_ran, owned, read_session, unfinished
 from fuzz.session.settings import Settings
-from fuzz.session.shard_pipe import ShardWriter, take
+from fuzz.session.shard_pipe import SLOT, ShardWriter, take
 from fuzz.session.worker import Worker
 
 ROOT = Path(__file__).parents[3]
@@ -134,8 +134,38 @@ def test_a_worker_that_is_killed_as_it_takes_a_shard_holds_no_other_up():
     shards = [Shard("torch.sdpa.math", index, 25, 7 * index) for index in range(300)]
     for shard in shards:
         pipe.put(shard)
-    pipe.close()
+    pipe.finish()
     assert [take(reading) for _ in range(301)] == [*shards, None]
+
+
+def test_a_target_whose_kernels_are_compiled_late_comes_to_its_turn():
+    reading, writing = Pipe(duplex=False)
+    pipe = ShardWriter(writing, ahead=2)
+    early = [Shard("torch.sdpa.math", index, 25, index) for index in range(6)]
+    late = [Shard("blocksparse", index, 25, index) for index in range(2)]
+    for shard in early:
+        pipe.put(shard)
+    assert [take(reading) for _ in range(2)] == early[:2]
+    until = time.monotonic() + 20
+    while pipe._unread() < 2 * SLOT and time.monotonic() < until:
+        time.sleep(0.01)
+    for shard in late:
+        pipe.put(shard)
+    pipe.finish()
+    assert [take(reading) for _ in range(7)] == [*early[2:4], *late, *early[4:], None]
+
+
+def test_shards_that_no_worker_takes_any_more_hold_nothing_up():
+    reading, writing = Pipe(duplex=False)
+    pipe = ShardWriter(writing)
+    reading.close()
+    for index in range(3):
+        pipe.put(Shard("torch.sdpa.math", index, 25, index))
+    pipe.finish()
+    until = time.monotonic() + 20
+    while not pipe.closed and time.monotonic() < until:
+        time.sleep(0.01)
+    assert pipe.closed
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.nightly), signal.SIGINT])
