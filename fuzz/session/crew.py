@@ -49,6 +49,7 @@ class Crew:
         self._settings, self._count, self._ran = settings, count, ran
         self._names = (f"w{number}" for number in itertools.count())
         self.replaced: list[str] = []  # a line for each worker that died and whose cases others have run
+        self.cost: Callable[[str], float] = lambda target: 0.0  # of a target so far, by which shards are handed out
         self._ends = ends
         self._begin()
 
@@ -121,11 +122,14 @@ class Crew:
         self._context: Any = multiprocessing.get_context("fork" if may_fork() else "spawn")
         self._reading, writing = self._context.Pipe(duplex=False)
         self._writing: Connection = writing
-        self._pipe = ShardWriter(writing, self._count)
+        self._pipe = ShardWriter(writing, self._cost_of)
         self._workers: list[BaseProcess] = []
         with held(), one_thread():
             for _ in range(self._count):
                 self._start(next(self._names))
+
+    def _cost_of(self, target: str) -> float:
+        return self.cost(target)
 
     def _start(self, name: str) -> None:
         forked = self._context.get_start_method() == "fork"

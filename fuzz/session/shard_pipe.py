@@ -3,22 +3,20 @@
 A queue of multiprocessing's is guarded by a lock, which a process that is killed with it never gives back. Here the
 kernel is the guard: every message has one size, and a read of that size takes a whole one.
 
-Only a few shards lie in the pipe; the others wait here, and the one with the lowest index goes first. So a target whose
-kernels are compiled meanwhile comes to its turn as soon as they are, also in a session that ends by time, and not when
-the shards of all others have run.
+Only AHEAD shards lie in the pipe; the others wait here. Of these goes first one of the target that has cost the least,
+in a session that ends by time, and of equal ones the one with the lowest index. So a target whose kernels are compiled
+meanwhile comes to its turn as soon as they are, and one whose cases take long does not take all of the workers' time.
 """
 
 from __future__ import annotations
 
 import array
 import fcntl
-import heapq
 import os
 import termios
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import count
 from multiprocessing.connection import Connection, wait
 
 import msgspec
@@ -28,17 +26,16 @@ from fuzz.session.plan import Shard
 SLOT = 1024  # bytes of a message; a write of at most PIPE_BUF (4,096) bytes is whole
 TICK = 0.5  # seconds between two looks at the time
 LOOK = 0.02  # between two looks at how many shards lie in the pipe
+AHEAD = 2
 
 
 class ShardWriter:
-    """The writing end, in the process that hands the shards out; several threads may. ahead: shards that lie in the
-    pipe at most, so that no worker waits for the next one."""
+    """The writing end, in the process that hands the shards out; several threads may. cost: of a target so far."""
 
-    def __init__(self, end: Connection, ahead: int = 1) -> None:
-        self._end, self._ahead = end, ahead
+    def __init__(self, end: Connection, cost: Callable[[str], float] = lambda target: 0.0) -> None:
+        self._end, self._cost = end, cost
         self._changed = threading.Condition()
-        self._waiting: list[tuple[int, int, bytes]] = []  # index of the shard, turn, message
-        self._turns = count()
+        self._waiting: list[tuple[Shard, bytes]] = []  # in the order in which they were put; each with its message
         self._finishing = False
         self._thread: threading.Thread | None = None
 
@@ -48,7 +45,7 @@ class ShardWriter:
         if len(message) > SLOT:
             raise ValueError(f"target: needs a name of less than {SLOT - 100} characters, got {shard.target[:100]!r}…")
         with self._changed:
-            heapq.heappush(self._waiting, (shard.index, next(self._turns), message.ljust(SLOT)))
+            self._waiting.append((shard, message.ljust(SLOT)))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._write, name="shards", daemon=True)
                 self._thread.start()
@@ -78,8 +75,8 @@ class ShardWriter:
         """Keeps the pipe filled, in a thread of its own."""
         with self._changed, suppress(OSError):  # all workers have died
             while not self._end.closed:
-                if self._waiting and self._unread() < self._ahead * SLOT:
-                    os.write(self._end.fileno(), heapq.heappop(self._waiting)[2])
+                if self._waiting and self._unread() < AHEAD * SLOT:
+                    os.write(self._end.fileno(), self._waiting.pop(self._next())[1])
                 elif self._waiting:
                     self._changed.wait(LOOK)
                 elif self._finishing:
@@ -87,6 +84,11 @@ class ShardWriter:
                 else:
                     self._changed.wait()
         self.close()
+
+    def _next(self) -> int:
+        """The place of the shard that goes first."""
+        costs = {target: self._cost(target) for target in {shard.target for shard, _ in self._waiting}}
+        return min(range(len(self._waiting)), key=lambda i: (costs[(one := self._waiting[i][0]).target], one.index, i))
 
     def _unread(self) -> int:
         """Bytes that lie in the pipe."""

@@ -51,6 +51,7 @@ class Follower:
         self._reader, self._lean = Reader(folder, skip), Lean()
         before = settlement(folder)
         self.records = [one for one in skipped(folder, skip) if one.status == "met" and before.of(one) is None]
+        self._seconds: dict[str, float] = {}  # of workers, by target
         self._old = len(self.records)  # of a session before in this folder
         self._open = _Open()
         self._stop = threading.Event()
@@ -76,12 +77,18 @@ class Follower:
                 "version: they are left out"
             )
 
+    def seconds_of(self, target: str) -> float:
+        """What the workers have spent on the cases of a target that have ended."""
+        return self._seconds.get(target, 0.0)
+
     def _follow(self) -> None:
         self._open.add(self.records)
         while True:
             more = list(self._lean(self._reader.new()))
             self.records += more
             self._open.add(more)
+            for record in more:
+                self._seconds[record.target] = self.seconds_of(record.target) + record.seconds.get("total", 0.0)
             new, left = self._open.look(settlement(self._folder))
             hangs = sum(record.outcome == "hang" for record in self.records)
             compiling, cases = self._compiling(), len(self.records) - self._old

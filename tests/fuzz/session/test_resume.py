@@ -20,7 +20,7 @@ from fuzz.session.plan import Shard, plan
 from fuzz.session.records import Reader, Record, Recorder, write_session
 from fuzz.session.resume import SessionError, already_ran, owned, read_session, unfinished
 from fuzz.session.settings import Settings
-from fuzz.session.shard_pipe import SLOT, ShardWriter, take
+from fuzz.session.shard_pipe import AHEAD, SLOT, ShardWriter, take
 from fuzz.session.worker import Worker
 
 ROOT = Path(__file__).parents[3]
@@ -138,21 +138,40 @@ def test_a_worker_that_is_killed_as_it_takes_a_shard_holds_no_other_up():
     assert [take(reading) for _ in range(301)] == [*shards, None]
 
 
+def _filled(pipe):
+    """Waits until the pipe holds as many shards as it is to."""
+    until = time.monotonic() + 20
+    while pipe._unread() < AHEAD * SLOT and time.monotonic() < until:
+        time.sleep(0.01)
+
+
 def test_a_target_whose_kernels_are_compiled_late_comes_to_its_turn():
     reading, writing = Pipe(duplex=False)
-    pipe = ShardWriter(writing, ahead=2)
+    pipe = ShardWriter(writing)
     early = [Shard("torch.sdpa.math", index, 25, index) for index in range(6)]
     late = [Shard("blocksparse", index, 25, index) for index in range(2)]
     for shard in early:
         pipe.put(shard)
     assert [take(reading) for _ in range(2)] == early[:2]
-    until = time.monotonic() + 20
-    while pipe._unread() < 2 * SLOT and time.monotonic() < until:
-        time.sleep(0.01)
+    _filled(pipe)
     for shard in late:
         pipe.put(shard)
     pipe.finish()
     assert [take(reading) for _ in range(7)] == [*early[2:4], *late, *early[4:], None]
+
+
+def test_a_target_whose_cases_take_long_waits_for_the_others():
+    reading, writing = Pipe(duplex=False)
+    seconds = {"torch.flex": 50.0, "sdpa": 1.0}
+    pipe = ShardWriter(writing, lambda target: seconds[target])
+    shards = {name: [Shard(name, index, 25, index) for index in range(4)] for name in seconds}
+    with pipe._changed:  # all are put before the first goes into the pipe
+        for shard in shards["torch.flex"] + shards["sdpa"]:
+            pipe.put(shard)
+        pipe.finish()
+    _filled(pipe)
+    seconds["sdpa"] = 99.0
+    assert [take(reading) for _ in range(9)] == [*shards["sdpa"][:2], *shards["torch.flex"], *shards["sdpa"][2:], None]
 
 
 def test_shards_that_no_worker_takes_any_more_hold_nothing_up():
