@@ -163,7 +163,7 @@ class Crew:
 
 MOST_IDLE = 3  # rounds in a row in which no case was run
 GRACE = 4.0  # seconds after the session's time in which a failure that is being looked into may end
-LAST = 30.0  # seconds after the session's time in which a case that is being run may end; it has no record otherwise
+LAST = 10.0  # seconds after the session's time in which a case that is being run may end; it has no record otherwise
 GAVE_UP = 2  # exit code of a worker that has said why it ends
 
 

@@ -116,7 +116,7 @@ OPTIONS = (
     Option(
         "max-time",
         "seconds",
-        "draw no further case after so many seconds, and end what still runs half a minute later (no limit)",
+        "draw no further case after so many seconds, and end what still runs ten seconds later (no limit)",
         seconds,
         "SECONDS",
     ),
