@@ -49,7 +49,7 @@ class Crew:
         self._settings, self._count, self._ran = settings, count, ran
         self._names = (f"w{number}" for number in itertools.count())
         self.replaced: list[str] = []  # a line for each worker that died and whose cases others have run
-        self.cost: Callable[[str], float] = lambda target: 0.0  # of a target so far, by which shards are handed out
+        self.seconds_of: Callable[[str], float] = lambda target: 0.0  # of workers: as ShardWriter has it
         self._ends = ends
         self._begin()
 
@@ -122,14 +122,15 @@ class Crew:
         self._context: Any = multiprocessing.get_context("fork" if may_fork() else "spawn")
         self._reading, writing = self._context.Pipe(duplex=False)
         self._writing: Connection = writing
-        self._pipe = ShardWriter(writing, self._cost_of)
+        self._pipe = ShardWriter(writing, None if self._ends is None else self._seconds_of)
         self._workers: list[BaseProcess] = []
         with held(), one_thread():
             for _ in range(self._count):
                 self._start(next(self._names))
 
-    def _cost_of(self, target: str) -> float:
-        return self.cost(target)
+    def _seconds_of(self, target: str) -> float:
+        """`seconds_of` as it is by then: it is set once the session's records are followed."""
+        return self.seconds_of(target)
 
     def _start(self, name: str) -> None:
         forked = self._context.get_start_method() == "fork"

@@ -144,8 +144,8 @@ def _run(settings: Settings, console: Console, resume: bool, beside: Beside, hir
     follower = Follower(
         folder, session.skip, settings.cases, stderr, compiling.progress, settings.device, settings.seconds
     )
-    if settings.seconds and isinstance(crew, Crew):
-        crew.cost = follower.seconds_of
+    if isinstance(crew, Crew):
+        crew.seconds_of = follower.seconds_of
     with beside(folder) as last_line, follower, compiling:
         compiling.say = follower.line.print
         try:

@@ -3,9 +3,9 @@
 A queue of multiprocessing's is guarded by a lock, which a process that is killed with it never gives back. Here the
 kernel is the guard: every message has one size, and a read of that size takes a whole one.
 
-Only AHEAD shards lie in the pipe; the others wait here. Of these goes first one of the target that has cost the least,
-in a session that ends by time, and of equal ones the one with the lowest index. So a target whose kernels are compiled
-meanwhile comes to its turn as soon as they are, and one whose cases take long does not take all of the workers' time.
+Only AHEAD shards lie in the pipe, the others wait here. They go in the order in which they were put; in a session that
+ends by time first those of the target that has cost the least. So a target whose kernels are compiled meanwhile comes
+to its turn as soon as they are, and one whose cases take long does not take all of the workers' time.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import fcntl
 import os
 import termios
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
@@ -27,13 +28,18 @@ SLOT = 1024  # bytes of a message; a write of at most PIPE_BUF (4,096) bytes is 
 TICK = 0.5  # seconds between two looks at the time
 LOOK = 0.02  # between two looks at how many shards lie in the pipe
 AHEAD = 2
+EACH = 10.0  # seconds that a shard counts for beside its cases: those that run have none that have ended
 
 
 class ShardWriter:
-    """The writing end, in the process that hands the shards out; several threads may. cost: of a target so far."""
+    """The writing end, in the process that hands the shards out; several threads may.
 
-    def __init__(self, end: Connection, cost: Callable[[str], float] = lambda target: 0.0) -> None:
-        self._end, self._cost = end, cost
+    seconds  what workers have spent on a target's cases that have ended, where that decides which shard goes first
+    """
+
+    def __init__(self, end: Connection, seconds: Callable[[str], float] | None = None) -> None:
+        self._end, self._seconds = end, seconds
+        self._given: Counter[str] = Counter()  # shards, by target
         self._changed = threading.Condition()
         self._waiting: list[tuple[Shard, bytes]] = []  # in the order in which they were put; each with its message
         self._finishing = False
@@ -76,7 +82,9 @@ class ShardWriter:
         with self._changed, suppress(OSError):  # all workers have died
             while not self._end.closed:
                 if self._waiting and self._unread() < AHEAD * SLOT:
-                    os.write(self._end.fileno(), self._waiting.pop(self._next())[1])
+                    shard, message = self._waiting.pop(self._next())
+                    self._given[shard.target] += 1
+                    os.write(self._end.fileno(), message)
                 elif self._waiting:
                     self._changed.wait(LOOK)
                 elif self._finishing:
@@ -87,8 +95,11 @@ class ShardWriter:
 
     def _next(self) -> int:
         """The place of the shard that goes first."""
-        costs = {target: self._cost(target) for target in {shard.target for shard, _ in self._waiting}}
-        return min(range(len(self._waiting)), key=lambda i: (costs[(one := self._waiting[i][0]).target], one.index, i))
+        if self._seconds is None:
+            return 0
+        names = {shard.target for shard, _ in self._waiting}
+        costs = {name: self._seconds(name) + EACH * self._given[name] for name in names}
+        return min(range(len(self._waiting)), key=lambda i: costs[self._waiting[i][0].target])
 
     def _unread(self) -> int:
         """Bytes that lie in the pipe."""

@@ -145,24 +145,25 @@ def _filled(pipe):
         time.sleep(0.01)
 
 
-def test_a_target_whose_kernels_are_compiled_late_comes_to_its_turn():
+def test_in_a_session_that_ends_by_time_a_target_that_is_compiled_late_comes_to_its_turn():
     reading, writing = Pipe(duplex=False)
-    pipe = ShardWriter(writing)
+    pipe = ShardWriter(writing, lambda target: 0.0)
     early = [Shard("torch.sdpa.math", index, 25, index) for index in range(6)]
     late = [Shard("blocksparse", index, 25, index) for index in range(2)]
     for shard in early:
         pipe.put(shard)
     assert [take(reading) for _ in range(2)] == early[:2]
     _filled(pipe)
-    for shard in late:
-        pipe.put(shard)
-    pipe.finish()
+    with pipe._changed:
+        for shard in late:
+            pipe.put(shard)
+        pipe.finish()
     assert [take(reading) for _ in range(7)] == [*early[2:4], *late, *early[4:], None]
 
 
-def test_a_target_whose_cases_take_long_waits_for_the_others():
+def test_in_a_session_that_ends_by_time_a_target_whose_cases_take_long_waits_for_the_others():
     reading, writing = Pipe(duplex=False)
-    seconds = {"torch.flex": 50.0, "sdpa": 1.0}
+    seconds = {"torch.flex": 500.0, "sdpa": 1.0}
     pipe = ShardWriter(writing, lambda target: seconds[target])
     shards = {name: [Shard(name, index, 25, index) for index in range(4)] for name in seconds}
     with pipe._changed:  # all are put before the first goes into the pipe
@@ -170,8 +171,21 @@ def test_a_target_whose_cases_take_long_waits_for_the_others():
             pipe.put(shard)
         pipe.finish()
     _filled(pipe)
-    seconds["sdpa"] = 99.0
+    seconds["sdpa"] = 990.0
     assert [take(reading) for _ in range(9)] == [*shards["sdpa"][:2], *shards["torch.flex"], *shards["sdpa"][2:], None]
+
+
+def test_workers_are_shared_among_targets_while_no_case_has_ended():
+    reading, writing = Pipe(duplex=False)
+    pipe = ShardWriter(writing, lambda target: 0.0)
+    names = ("torch.flex", "nsa", "sdpa")
+    with pipe._changed:
+        for name in names:
+            for index in range(3):
+                pipe.put(Shard(name, index, 25, index))
+        pipe.finish()
+    taken = [take(reading) for _ in range(9)]
+    assert [(one.target, one.index) for one in taken] == [(name, index) for index in range(3) for name in names]
 
 
 def test_shards_that_no_worker_takes_any_more_hold_nothing_up():
