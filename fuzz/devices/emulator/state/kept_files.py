@@ -31,17 +31,17 @@ def read(path: Path) -> bytes:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Puts a file there, or in another's place, at once; on a full disk nothing. Other suffixes' files stay."""
-    folder = path.parent
-    with one_process(folder):
-        beside = folder / f".{os.getpid()}"
-        try:
+    """Puts a file there, or in another's place, at once; on a full disk, or where the folder has gone, nothing. Other
+    suffixes' files stay."""
+    folder, beside = path.parent, path.parent / f".{os.getpid()}"
+    try:
+        with one_process(folder):
             beside.write_bytes(hashlib.sha256(data).digest() + data)
             os.replace(beside, path)
             files = list(folder.glob(f"*{path.suffix}"))
             if len(files) > FILES:
                 for old in sorted(files, key=lambda file: file.stat().st_mtime)[: FILES // 4]:
                     old.unlink()
-        except OSError:  # a full disk
-            with suppress(OSError):
-                beside.unlink(missing_ok=True)
+    except OSError:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
