@@ -129,7 +129,7 @@ class Crew:
                 self._start(next(self._names))
 
     def _seconds_of(self, target: str) -> float:
-        """`seconds_of` as it is by then: it is set once the session's records are followed."""
+        """Seconds of workers by `seconds_of`, which is set after the pipe was made."""
         return self.seconds_of(target)
 
     def _start(self, name: str) -> None:
@@ -158,6 +158,7 @@ class Crew:
                         with held(), one_thread():
                             self._start(next(self._names))
                         alive.append(self._workers[-1])
+        self._pipe.close()  # nobody takes what still waits
         self._reading.close()
         return dead
 
@@ -207,8 +208,8 @@ def _work(
 
 
 def _interrupt_after(seconds: float) -> None:
-    """KeyboardInterrupt in this process after so many seconds, and not after those that were said before: what it
-    settles then is saved as it was met."""
+    """KeyboardInterrupt in this process after so many seconds, in place of one that was to come: a case that it runs
+    then has no record, a failure that it settles is saved as it was met."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt

@@ -28,13 +28,14 @@ SLOT = 1024  # bytes of a message; a write of at most PIPE_BUF (4,096) bytes is 
 TICK = 0.5  # seconds between two looks at the time
 LOOK = 0.02  # between two looks at how many shards lie in the pipe
 AHEAD = 2
-EACH = 10.0  # seconds that a shard counts for beside its cases: those that run have none that have ended
+EACH = 10.0  # seconds that a shard counts for beside its cases, none of which has ended when it is handed out
 
 
 class ShardWriter:
     """The writing end, in the process that hands the shards out; several threads may.
 
-    seconds  what workers have spent on a target's cases that have ended, where that decides which shard goes first
+    seconds  of workers for a target's cases that have ended, where that decides which shard goes first; None: shards
+             go in their order
     """
 
     def __init__(self, end: Connection, seconds: Callable[[str], float] | None = None) -> None:

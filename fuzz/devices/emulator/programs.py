@@ -1,8 +1,8 @@
 """The kernels of a PTX text as programs, read and decoded once: kept in the cache folder, from which other processes
 take them in a tenth of the time.
 
-A file there holds what one text's kernels came to, as far as they were asked for; its name is the text's digest, its
-folder's that of the sources that decode.
+A file there holds the module of one text and the programs that it was asked for; its name is the text's digest, its
+folder's that of this file and of the sources that decode.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ class Programs:
 
 
 def _digest(text: str) -> str:
-    """numpy's version belongs to it: its arrays are read as it wrote them."""
+    """Digest of a text and of numpy's version, whose arrays are read as it wrote them."""
     return hashlib.sha256(f"{np.__version__}\n{text}".encode()).hexdigest()[:32]
 
 
 @lru_cache
 def _folder() -> Path:
-    return cache_folder("decode.decoder", "ptx_contraction")
+    return cache_folder("programs")

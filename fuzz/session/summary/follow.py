@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -47,7 +46,7 @@ class Follower:
         self.ended: Settlement | None = None
         self._folder, self._device = folder, device
         self._planned, self._compiling = planned, compiling
-        self._until = time.monotonic() + seconds if seconds else math.inf
+        self._until = time.monotonic() + seconds if seconds else None
         self._reader, self._lean = Reader(folder, skip), Lean()
         before = settlement(folder)
         self.records = [one for one in skipped(folder, skip) if one.status == "met" and before.of(one) is None]
@@ -78,7 +77,7 @@ class Follower:
             )
 
     def seconds_of(self, target: str) -> float:
-        """What the workers have spent on the cases of a target that have ended."""
+        """Seconds of workers for the cases of a target that have ended."""
         return self._seconds.get(target, 0.0)
 
     def _follow(self) -> None:
@@ -93,7 +92,7 @@ class Follower:
             hangs = sum(record.outcome == "hang" for record in self.records)
             compiling, cases = self._compiling(), len(self.records) - self._old
             note = progress_note(compiling, cases, new, left, hangs)
-            most = self._until - time.monotonic() if math.isfinite(self._until) else None
+            most = None if self._until is None else self._until - time.monotonic()
             self.line.show(cases, self._planned, note, most, begun=bool(cases or not compiling))
             if self._stop.wait(PERIOD):
                 return

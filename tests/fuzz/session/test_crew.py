@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from multiprocessing import Pipe
 
 import pytest
 
@@ -62,7 +63,7 @@ def _ended(worker: type, monkeypatch: pytest.MonkeyPatch, ends: float, shards: l
     before = [(number, signal.getsignal(number)) for number in (signal.SIGALRM, signal.SIGTERM)]
     try:
         with pytest.raises(SystemExit) as ended:
-            crew._work(Settings(targets=("sdpa",)), "w0", None, ends, None, None, None)  # type: ignore[arg-type]
+            crew._work(Settings(targets=("sdpa",)), "w0", {}, ends, Pipe(duplex=False)[0], None, None)
         assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -201,6 +201,17 @@ def test_shards_that_no_worker_takes_any_more_hold_nothing_up():
     assert pipe.closed
 
 
+def test_what_still_waits_when_the_pipe_is_closed_keeps_no_thread():
+    _reading, writing = Pipe(duplex=False)
+    pipe = ShardWriter(writing)
+    for index in range(AHEAD + 2):
+        pipe.put(Shard("torch.sdpa.math", index, 25, index))
+    _filled(pipe)
+    pipe.close()
+    pipe._thread.join(20)
+    assert not pipe._thread.is_alive()
+
+
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.nightly), signal.SIGINT])
 def test_a_signal_to_the_controller_alone_ends_a_session_with_its_table(tmp_path, number):
     command = ["run", "--target", "torch.sdpa.math", "--cases", "5000", "--jobs", "1", "--corpus", ""]

@@ -18,7 +18,7 @@ DIGEST = 32  # bytes
 
 
 def read(path: Path) -> bytes:
-    """What `write` has put there, or nothing."""
+    """The data of a file that `write` has put there; b"" where there is none. One that is not what was written goes."""
     try:
         found = path.read_bytes()
     except OSError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: data[:10], lambda data: data[:-1] + b"x"])
-def test_a_file_that_is_not_what_was_written_goes(tmp_path: Path, damage) -> None:  # type: ignore[no-untyped-def]
+def test_a_file_that_is_not_what_was_written_goes(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     path = tmp_path / "a.o"
     kept_files.write(path, b"content")
     path.write_bytes(damage(path.read_bytes()))
