@@ -9,7 +9,7 @@ from cutlass import Float32, cute
 from kernels.blocksparse.backward.dq_accumulator import Tiles
 from kernels.blocksparse.backward.kernel import BackwardKernel, Gradients
 from kernels.blocksparse.backward.softmax_gradient import LOG2_E, Factors
-from kernels.blocksparse.backward.tile_iterator import Counts, Lists, Order
+from kernels.blocksparse.backward.tile_iterator import Contributors, Counts, Lists, Order
 from kernels.blocksparse.common.arguments import block_list, entry, mask_of, operand, sequences_of
 
 
@@ -42,8 +42,9 @@ class Backward(BackwardKernel):
         partial, full  the backward block lists, common/list_reader.py; *_rank: their write order, read by deterministic
                        variants; merged: tile_iterator.py's Lists
         mask_*, band_* common/mask_words.py; mask_slot is parallel to partial_index
-        positions, schedule, pairs, tile_counter, semaphores   tile_iterator.py's Order; the last two are read by
-                       deterministic variants, the counter by persistent CTAs too
+        positions, schedule, pairs, reversed_from, tile_counter, semaphores   tile_iterator.py's Order; the last three
+                       are read by deterministic variants, the counter by persistent CTAs too
+        contributors_* tile_iterator.py's Contributors, where there is a reversed group
         resident       CTAs to launch of a persistent kernel
         tiles_*        dq_accumulator.py's Tiles, of queries; key_tiles_*: those of keys
         scale, cap     positive
@@ -54,7 +55,18 @@ class Backward(BackwardKernel):
         else:
             factors = Factors(Float32(1.0), a.scale * LOG2_E, a.scale)
         lists = Lists(
-            block_list(a, "partial"), block_list(a, "full"), a.merged, a.partial_rank, a.full_rank, a.mask_slot
+            block_list(a, "partial"),
+            block_list(a, "full"),
+            a.merged,
+            a.partial_rank,
+            a.full_rank,
+            a.mask_slot,
+            Contributors(
+                a.contributors_partial,
+                a.contributors_full,
+                a.contributors_stride_batch,
+                a.contributors_stride_head,
+            ),
         )
         order = Order(
             a.schedule,
@@ -64,6 +76,7 @@ class Backward(BackwardKernel):
             a.pairs,
             a.tile_counter,
             a.semaphores,
+            a.reversed_from,
         )
         key_tiles = Tiles(a.key_tiles_stride_batch, a.key_tiles_total)
         self.kernel(

@@ -216,7 +216,7 @@ class BackwardKernel:
             load_rows(loads.copy, k, sK, keys_left)
             load_rows(loads.copy, v, sV, keys_left)
         if thread < ENTRY_STAGES:
-            load_entry(variant, lists, batch, n_block, first_head, total, sEntries, thread)
+            load_entry(variant, lists, order, counts, place, total, sEntries, thread)
         cute.arch.sync_threads()
         w = Work(
             kernel=self,

@@ -109,7 +109,7 @@ def refill(w, entry: Int32, step: Int32) -> None:
     """Fills the other half of the entry buffer, two entries late: its last entry was still to be released."""
     if entry % HALF == 2 and entry > HALF and step == 0 and w.thread < HALF:
         place = entry - 2 + HALF + w.thread
-        load_entry(w.variant, w.lists, w.place[0], w.place[2], w.first_head, w.total, w.storage.sEntries, place)
+        load_entry(w.variant, w.lists, w.order, w.counts, w.place, w.total, w.storage.sEntries, place)
 
 
 @cute.jit

@@ -1,10 +1,17 @@
-"""The work of a CTA of the backward kernel: its tile of keys, and the blocks of queries that the lists name for
-it."""
+"""The work of a CTA of the backward kernel: its tile of keys, and the blocks of queries that the lists name for it.
+
+NOTE [reversed groups] Pairs of (batch, unit) are worked through in groups of concurrent ones. Where rows get longer in
+launch order, as under a causal mask, the CTAs of the longest ones would be the last to end, beside SMs that have
+nothing left to do. So the last group is reversed: its positions are taken from the last to the first, the blocks of
+a row are visited from the last to the first, and a rank counts from the other end: of c contributors to a dQ tile rank
+r becomes c - 1 - r. Its ranks follow its launch order then, as those of the other groups follow theirs: NOTE [write
+order] of lists/write_order.py.
+"""
 
 from typing import Any, NamedTuple
 
 import cutlass
-from cutlass import Int32, Int64, Uint32, cute
+from cutlass import Boolean, Int32, Int64, Uint32, cute
 
 from kernels.blocksparse.backward.tiling import ENTRY_STAGES
 from kernels.blocksparse.common.list_reader import BlockList, read
@@ -19,6 +26,8 @@ class Order(NamedTuple):
     pairs         concurrent (batch, unit) pairs: their positions are interleaved
     tile_counter  int32, zero before the launch
     semaphores    int32 (semaphores_of_tile, batch, heads_q, m_blocks)
+    reversed_from first pair of the reversed groups, of which it begins one: NOTE [reversed groups]; none in variants
+                  other than deterministic ones of bands
     """
 
     schedule: Int32
@@ -28,6 +37,7 @@ class Order(NamedTuple):
     pairs: Int32
     tile_counter: cute.Pointer
     semaphores: cute.Pointer
+    reversed_from: Int32
 
 
 class Counts(NamedTuple):
@@ -47,6 +57,26 @@ class Counts(NamedTuple):
         """Query heads of one unit."""
         return self.group // self.group_split
 
+    @property
+    def units(self) -> Int32:
+        """Units of one sequence."""
+        return self.heads_kv * self.group_split
+
+
+class Contributors(NamedTuple):
+    """How many tiles of keys add to each tile of dQ: partial, full, int32 (batch|1, heads_q|1, m_blocks), are the
+    entries of the forward lists."""
+
+    partial: cute.Pointer
+    full: cute.Pointer
+    stride_batch: Int64
+    stride_head: Int64
+
+    def of(self, batch: Int32, head: Int32, m_block: Int32) -> Int32:
+        """Of one tile of dQ."""
+        at = batch * self.stride_batch + head * self.stride_head + m_block
+        return read(self.partial, at) + read(self.full, at)
+
 
 class Lists(NamedTuple):
     """The parts of the backward lists that the kernel reads.
@@ -54,6 +84,7 @@ class Lists(NamedTuple):
     merged        1 where a row's blocks are visited in ascending order, which needs rows that ascend
     partial_rank, full_rank   their write order, int32, parallel to their index, for deterministic variants
     slot          of packed masks, parallel to partial's index
+    contributors  for reversed groups
     """
 
     partial: BlockList
@@ -62,6 +93,7 @@ class Lists(NamedTuple):
     partial_rank: cute.Pointer
     full_rank: cute.Pointer
     slot: cute.Pointer
+    contributors: Contributors
 
 
 class Block(NamedTuple):
@@ -106,7 +138,7 @@ def take_place(by_counter: cutlass.Constexpr, order: Order, counts: Counts, sTil
 
 def tiles_of(counts: Counts) -> Int32:
     """Tiles of keys of all units, those past a sequence's end among them."""
-    return counts.batch * counts.heads_kv * counts.group_split * counts.n_blocks
+    return counts.batch * counts.units * counts.n_blocks
 
 
 @cute.jit
@@ -114,16 +146,17 @@ def place_of(number: Int32, order: Order, counts: Counts):
     """(batch, unit, n_block) of the tile that has this number in the order of the work.
 
     Positions are slowest within `order.pairs` pairs of (batch, unit), so a pair's lower positions always have lower
-    numbers.
+    numbers, or in a reversed group its higher ones.
     """
     first = number // (counts.n_blocks * order.pairs) * order.pairs
     number = number - first * counts.n_blocks
-    units = counts.heads_kv * counts.group_split
-    concurrent_pairs = cutlass.min(order.pairs, counts.batch * units - first)
+    concurrent_pairs = cutlass.min(order.pairs, counts.batch * counts.units - first)
     position = number // concurrent_pairs
     pair = first + number - position * concurrent_pairs
-    batch = pair // units
-    unit = pair - batch * units
+    batch = pair // counts.units
+    unit = pair - batch * counts.units
+    if first >= order.reversed_from:
+        position = counts.n_blocks - 1 - position
     n_block = position
     if order.schedule == 1:
         n_block = counts.n_blocks - 1 - position
@@ -131,6 +164,11 @@ def place_of(number: Int32, order: Order, counts: Counts):
         head_kv = unit // counts.group_split
         n_block = read(order.positions, batch * order.stride_batch + head_kv * order.stride_head + position)
     return batch, unit, n_block
+
+
+def is_reversed(order: Order, counts: Counts, batch: Int32, unit: Int32) -> Boolean:
+    """True for a pair of a reversed group."""
+    return batch * counts.units + unit >= order.reversed_from
 
 
 @cute.jit
@@ -151,9 +189,9 @@ def entries(lists: Lists, batch: Int32, n_block: Int32, first_head: Int32, share
 def load_entry(
     variant: cutlass.Constexpr,
     lists: Lists,
-    batch: Int32,
-    n_block: Int32,
-    first_head: Int32,
+    order: Order,
+    counts: Counts,
+    place: tuple[Int32, Int32, Int32],
     total: Int32,
     sEntries: cute.Tensor,
     entry: Int32,
@@ -161,7 +199,7 @@ def load_entry(
     """Looks up entry number `entry` in this thread, if there are so many, and stores it in the entry buffer."""
     if entry < total:
         rBlock = cute.make_rmem_tensor(4, Int32)
-        find_entry(variant, lists, batch, n_block, first_head, entry, rBlock)
+        find_entry(variant, lists, order, counts, place, entry, rBlock)
         cute.autovec_copy(rBlock, sEntries[None, entry % ENTRY_STAGES])
 
 
@@ -169,18 +207,20 @@ def load_entry(
 def find_entry(
     variant: cutlass.Constexpr,
     lists: Lists,
-    batch: Int32,
-    n_block: Int32,
-    first_head: Int32,
+    order: Order,
+    counts: Counts,
+    place: tuple[Int32, Int32, Int32],
     entry: Int32,
     rBlock: cute.Tensor,
 ) -> None:
-    """Looks up entry number `entry`, which must be there: the four words of a Block.
+    """Looks up entry number `entry`, which must be there, of the tile at place (batch, unit, n_block): the four words
+    of a Block.
 
     Head after head; of a row the partial blocks first, then the full ones, both as listed, or merged: a schedule may
-    count on it.
+    count on it. In a reversed group each row from its last block to its first.
     """
-    head, left = first_head, entry
+    batch, unit, n_block = place
+    head, left = unit * counts.share, entry
     partials, partial_at = lists.partial.row(batch, head, n_block)
     fulls, full_at = lists.full.row(batch, head, n_block)
     while left >= partials + fulls:
@@ -188,23 +228,30 @@ def find_entry(
         head += 1
         partials, partial_at = lists.partial.row(batch, head, n_block)
         fulls, full_at = lists.full.row(batch, head, n_block)
+    backwards = Boolean(False)
+    if cutlass.const_expr(variant.deterministic and variant.mask == "band"):
+        backwards = is_reversed(order, counts, batch, unit)
+        if backwards:
+            left = partials + fulls - 1 - left
     before = cutlass.min(left, partials)  # partial blocks that come before this one
     is_partial = Int32(left < partials)
     if lists.merged != 0:
         before, is_partial = merged_place(lists, (partials, partial_at), (fulls, full_at), left)
     m_block, rank, slot = Int32(0), Int32(0), Int32(0)
     if is_partial != 0:
-        place = partial_at + before
-        m_block = read(lists.partial.index, place)
+        at = partial_at + before
+        m_block = read(lists.partial.index, at)
         if cutlass.const_expr(variant.deterministic):
-            rank = read(lists.partial_rank, place)
+            rank = read(lists.partial_rank, at)
         if cutlass.const_expr(variant.mask == "bits"):
-            slot = read(lists.slot, place)
+            slot = read(lists.slot, at)
     else:
-        place = full_at + (left - before)
-        m_block = read(lists.full.index, place)
+        at = full_at + (left - before)
+        m_block = read(lists.full.index, at)
         if cutlass.const_expr(variant.deterministic):
-            rank = read(lists.full_rank, place)
+            rank = read(lists.full_rank, at)
+    if backwards:
+        rank = lists.contributors.of(batch, head, m_block) - 1 - rank
     rBlock[0], rBlock[1], rBlock[2], rBlock[3] = m_block, 2 * head + is_partial, rank, slot
 
 

@@ -20,6 +20,7 @@ from kernels.blocksparse.launch.forward import (
     INT32_MAX,
     Sequences,
     Values,
+    broadcast_strides,
     fits,
     for_operands,
     list_values,
@@ -34,7 +35,7 @@ from kernels.blocksparse.launch.forward import (
     sequence_values,
 )
 from kernels.blocksparse.lists.lpt import even_share
-from kernels.blocksparse.lists.types import Band, BlockSparse, Intervals
+from kernels.blocksparse.lists.types import OPEN, Band, BlockSparse, Intervals
 from kernels.blocksparse.lists.write_order import with_order
 from kernels.blocksparse.planner.group_split import (
     L2_BYTES,
@@ -440,6 +441,7 @@ def backward_launches(
         if ctas > INT32_MAX:
             raise ValueError(f"{name}: {ctas} tiles (batch × heads × blocks) are too many for one launch")
 
+    pairs = pairs or concurrent_pairs(q, k, blocks, deterministic, group_split)
     ranks = (0, 0) if order is None else (order.partial, order.full)
     kind, positions = blocks.schedule.kind, blocks.schedule.positions
     if not deterministic and positions is None and blocks.lpt is not None and blocks.lpt.columns is not None:
@@ -474,13 +476,14 @@ def backward_launches(
             **list_values(lists.partial, lists.full),
             "partial_rank": ranks[0],
             "full_rank": ranks[1],
+            **reversal_values(blocks, pairs, batch * heads_kv * group_split, deterministic),
             **mask_values(blocks.mask, backward=True),
             **position_values(positions),
             **sizes,
             **sizes_of_keys,
             "merged": int(blocks.merged),
             "schedule": SCHEDULES[kind],
-            "pairs": pairs or concurrent_pairs(q, k, blocks, deterministic, group_split),
+            "pairs": pairs,
             "resident": one_on_each_sm(q),
             "scale": scale,
             "cap": 0.0 if softcap is None else softcap,
@@ -501,6 +504,29 @@ def backward_launches(
         }
         launches.append((post, finishing))
     return launches
+
+
+def reversal_values(blocks: BlockSparse, pairs: int, units: int, deterministic: bool) -> Values:
+    """Which groups are reversed, NOTE [reversed groups] of backward/tile_iterator.py, and how many tiles of keys add to
+    each tile of dQ; pairs: concurrent ones, of `units` (sequence, unit) pairs."""
+    if not (deterministic and has_longest_last(blocks)):
+        nothing = dict.fromkeys(("contributors_stride_batch", "contributors_stride_head"), 0)
+        return {"reversed_from": INT32_MAX, "contributors_partial": 0, "contributors_full": 0, **nothing}
+    lists = blocks.forward
+    stride_batch, stride_head = broadcast_strides(lists.partial.count)
+    return {
+        "reversed_from": (max(units, 1) - 1) // pairs * pairs,
+        "contributors_partial": lists.partial.count,
+        "contributors_full": lists.full.count,
+        "contributors_stride_batch": stride_batch,
+        "contributors_stride_head": stride_head,
+    }
+
+
+def has_longest_last(blocks: BlockSparse) -> bool:
+    """True where rows get longer in launch order: of causal masks under their own schedule."""
+    mask = blocks.mask
+    return is_descending(blocks) and isinstance(mask, Band) and mask.left == OPEN and mask.right < OPEN
 
 
 def one_on_each_sm(q: Tensor) -> int:

@@ -60,7 +60,7 @@ def load_do(w) -> None:
 def look_up(w, step: Int32) -> cute.Tensor:
     """The four words of a step's block, in every lane."""
     rBlock = cute.make_rmem_tensor(4, Int32)
-    find_entry(w.variant, w.lists, w.place[0], w.place[2], w.first_head, step, rBlock)
+    find_entry(w.variant, w.lists, w.order, w.counts, w.place, step, rBlock)
     return rBlock
 
 

@@ -120,7 +120,7 @@ def look_up(w, entry: Int32) -> None:
     place = w.thread % 32
     if entry > 0:
         place += entry - LATE + HALF
-    load_entry(w.variant, w.lists, w.place[0], w.place[2], w.first_head, w.total, w.storage.sEntries, place)
+    load_entry(w.variant, w.lists, w.order, w.counts, w.place, w.total, w.storage.sEntries, place)
     cute.arch.sync_warp()
 
 

@@ -57,7 +57,7 @@ def look_up_pieces(w, first: Int32) -> None:
     rBlock = cute.make_rmem_tensor(4, Int32)
     rBlock.fill(Int32(0))
     if entry < w.end_entry:
-        find_entry(w.variant, w.lists, w.place[0], w.place[2], w.first_head, entry - w.first_entry, rBlock)
+        find_entry(w.variant, w.lists, w.order, w.counts, w.place, entry - w.first_entry, rBlock)
     m_block, head_partial = rBlock[0], rBlock[1]
     whole = (entry < w.end_entry) & (head_partial % 2 == 0) & (w.keys_left >= w.tiling.tile_n)
     whole = whole & ((m_block + 1) * w.tiling.tile_m <= w.seq_q.length)

@@ -106,7 +106,7 @@ def look_up_window(w, first: Int32) -> None:
     entry = first + w.thread % 32
     if entry < w.end_entry:
         rBlock = cute.make_rmem_tensor(4, Int32)
-        find_entry(w.variant, w.lists, w.place[0], w.place[2], w.first_head, entry - w.first_entry, rBlock)
+        find_entry(w.variant, w.lists, w.order, w.counts, w.place, entry - w.first_entry, rBlock)
         cute.autovec_copy(rBlock, w.storage.sEntries[None, stage_of(entry, ENTRY_STAGES)])
 
 
