@@ -65,6 +65,8 @@ def launch_visits(
     tile_n: int = 1,
     releases: tuple[Tensor, Tensor] | None = None,
     merged: bool = False,
+    reversed_from: int | None = None,
+    contributors: Tensor | None = None,
 ) -> Visits:
     """Visits of a launch, from its block lists, ranks and launch order.
 
@@ -77,6 +79,9 @@ def launch_visits(
     keys           lengths of the key sequences: tiles of `tile_n` keys past the end are not visited; None: all are
     releases       parallel to the index tensors; None: 1 each
     merged         whether partial and full entries of a row are visited in ascending order; else partial ones first
+    reversed_from  first (sequence, unit) pair of the groups that are launched from the last position to the first,
+                   whose rows are visited from the last entry to the first, and whose ranks count from the last one of
+                   the tile's `contributors` (batch|1, heads_q|1, m_blocks); None: there are none
     A CTA takes the query heads of its unit one after another, and of each row the entries as listed, or `merged`.
     An m block out of range is the tile of another head, as it is for a kernel. Raises ValueError for rows outside of an
     index tensor.
@@ -84,19 +89,26 @@ def launch_visits(
     lists = [[x.tolist() for x in one] for one in (partial, full)]
     rank_of = [one.tolist() for one in ranks]
     release_of = None if releases is None else [one.tolist() for one in releases]
-    order = launch_order.tolist()
-    n_blocks, share = launch_order.shape[2], heads_q // (heads_kv * group_split)
+    order, added = launch_order.tolist(), None if contributors is None else contributors.tolist()
+    n_blocks, units = launch_order.shape[2], heads_kv * group_split
+    share, first_reversed = heads_q // units, batch * units if reversed_from is None else reversed_from
     begin, tile, rank, release, owner = [0], [], [], [], []
-    for b, unit, position in launch_sequence(batch, heads_kv * group_split, n_blocks, concurrent_pairs):
+    for b, unit, position in launch_sequence(batch, units, n_blocks, concurrent_pairs, first_reversed):
         head_kv = unit // group_split
         n_block = order[b % len(order)][head_kv % len(order[0])][position]
         owner.append((b, head_kv, n_block))
         there = keys is None or n_block * tile_n < keys[b]
         for head in range(unit * share, (unit + 1) * share if there else unit * share):
             rows = [_row(kind, one, b, head, n_block) for kind, one in enumerate(lists)]
-            for kind, place in _merged(rows, lists) if merged else [visit for row in rows for visit in row]:
-                tile.append((b * heads_q + head) * m_blocks + lists[kind][1][place])
-                rank.append(rank_of[kind][place])
+            visits = _merged(rows, lists) if merged else [visit for row in rows for visit in row]
+            backwards = b * units + unit >= first_reversed
+            for kind, place in reversed(visits) if backwards else visits:
+                m_block = lists[kind][1][place]
+                tile.append((b * heads_q + head) * m_blocks + m_block)
+                waits_for = rank_of[kind][place]
+                if backwards and added is not None:
+                    waits_for = added[b % len(added)][head % len(added[0])][m_block] - 1 - waits_for
+                rank.append(waits_for)
                 release.append(1 if release_of is None else release_of[kind][place])
         begin.append(len(tile))
     return Visits(begin, tile, rank, release, owner, heads_q, m_blocks, batch * heads_q * m_blocks)
@@ -140,12 +152,17 @@ def _merged(rows: list[_Row], lists: list) -> _Row:
 
 
 def launch_sequence(
-    batch: int, units: int, n_blocks: int, concurrent_pairs: int | None = None
+    batch: int,
+    units: int,
+    n_blocks: int,
+    concurrent_pairs: int | None = None,
+    reversed_from: int | None = None,
 ) -> Iterator[tuple[int, int, int]]:
-    """(sequence, unit, launch position) of each CTA, in launch order."""
+    """(sequence, unit, launch position) of each CTA, in launch order. reversed_from: as for `launch_visits`."""
     every = batch * units
     step = every if concurrent_pairs is None else max(concurrent_pairs, 1)
     for first in range(0, every, step):
-        for position in range(n_blocks):
+        backwards = reversed_from is not None and first >= reversed_from
+        for position in range(n_blocks - 1, -1, -1) if backwards else range(n_blocks):
             for pair in range(first, min(first + step, every)):
                 yield (*divmod(pair, units), position)

@@ -6,8 +6,9 @@ order.
 
 "default pN" is the order of the lists' builder with N concurrent pairs, "planned pN" that of `least_blocking` for N,
 "atomic pN" atomic adds with N; "atomic", "default" and "planned" have the pairs that launcher and planner choose.
+"unreversed" launches the last group of a causal mask as the others, with the pairs of atomic adds.
 
-In each of ROUNDS rounds all ways of a row are measured, in an order at random, each after SETTLE seconds of the same: a
+In each round all ways of a row are measured, in an order at random, each after SETTLE seconds of the same: a
 GPU at its power limit runs as fast as what it ran before lets it. The median of the rounds' medians counts, of the main
 kernel and of the whole pass. Ordered gradients must have the same bits in five calls. Exits with 1 where they have not,
 or where gradients differ from the atomic ones.
@@ -59,21 +60,37 @@ class Row:
     default: tuple[int, ...]
     planned: tuple[int, ...] = ()
     atomic: tuple[int, ...] = ()
+    heads: int = HEADS
+    heads_kv: int = HEADS
 
     @property
     def name(self) -> str:
-        """Mask, tokens and head dim."""
-        return f"{self.mask} {self.tokens} {self.dim}"
+        """Mask, tokens, head dim, and heads where they are not HEADS."""
+        heads = "" if self.heads == self.heads_kv == HEADS else f" h{self.heads}/{self.heads_kv}"
+        return f"{self.mask} {self.tokens} {self.dim}{heads}"
 
     @property
     def entry(self) -> Entry:
         """As the other benchmarks have it."""
-        return Entry("beside", self.mask, self.tokens, self.dim, HEADS, HEADS, batch=self.batch)
+        return Entry("beside", self.mask, self.tokens, self.dim, self.heads, self.heads_kv, batch=self.batch)
 
 
 ROWS = [
-    Row("causal", 8192, 2, 128, (1, 2, 3, 6), (), (1, 2, 3, 6)),
-    Row("causal", 8192, 2, 64, (2, 4, 6), (), (2, 4, 6)),
+    Row("causal", 8192, 2, 128, (1, 2, 3, 4), (), (1, 2, 3, 6)),
+    Row("causal", 8192, 2, 64, (1, 2, 4, 8), (), (2, 4, 6)),
+    Row("causal", 8192, 1, 128, (1, 2, 4)),
+    Row("causal", 8192, 1, 128, (1, 2, 4), heads=4, heads_kv=4),
+    Row("causal", 8192, 1, 128, (1, 2, 4), heads=8, heads_kv=8),
+    Row("causal", 8192, 2, 128, (1, 2, 4), heads_kv=2),
+    Row("causal", 4096, 4, 128, (2, 4, 8)),
+    Row("causal", 4096, 1, 128, (2, 4, 8)),
+    Row("causal", 4096, 2, 128, (1, 2, 4, 8), heads=4, heads_kv=4),
+    Row("causal", 2048, 1, 128, (2, 4, 8, 16)),
+    Row("causal", 2048, 2, 128, (4, 8, 16)),
+    Row("causal", 1024, 16, 128, (8, 16, 32)),
+    Row("causal", 2048, 8, 64, (4, 8, 16, 24)),
+    Row("causal", 16384, 1, 128, (1, 2)),
+    Row("causal", 8192, 1, 256, (1, 2)),
     Row("full", 8192, 2, 128, (2, 4, 8), (), (2, 4)),
     Row("50%", 8192, 1, 128, (), (8, 16), (1, 2, 3, 8)),
     Row("10%", 8192, 1, 128, (), (8, 16), (1, 2, 8)),
@@ -92,11 +109,12 @@ ROWS = [
 
 @dataclass(frozen=True)
 class Way:
-    """One way of the backward pass. pairs: None for the launcher's."""
+    """One way of the backward pass. pairs: None for the launcher's; reverses: the last group of a causal mask."""
 
     blocks: BlockSparse
     ordered: bool
     pairs: int | None = None
+    reverses: bool = True
 
 
 def ways_of(row: Row, blocks: BlockSparse) -> dict[str, Way]:
@@ -105,8 +123,10 @@ def ways_of(row: Row, blocks: BlockSparse) -> dict[str, Way]:
     def halved(lists: BlockSparse) -> BlockSparse:
         return halve_keys(lists, row.tokens) if row.dim > 128 else lists
 
-    default, of = halved(blocks), {"heads_q": HEADS, "heads_kv": HEADS, "batch": row.batch, "dim": row.dim}
+    default, of = halved(blocks), {"heads_q": row.heads, "heads_kv": row.heads_kv, "batch": row.batch, "dim": row.dim}
     found = {"atomic": Way(default, False), "default": Way(default, True)}
+    if launch_backward.has_longest_last(default):
+        found["unreversed"] = Way(default, True, atomic_pairs(row, default), False)
     if not launch_backward.in_step(blocks):
         plan = least_blocking(blocks, **of)
         found[f"planned ({plan.pairs}, {plan.chosen[0]})"] = Way(halved(plan.blocks), True)
@@ -115,6 +135,13 @@ def ways_of(row: Row, blocks: BlockSparse) -> dict[str, Way]:
     for pairs in row.planned:
         found[f"planned p{pairs}"] = Way(halved(least_blocking(blocks, **of, pairs=pairs).blocks), True)
     return found
+
+
+def atomic_pairs(row: Row, blocks: BlockSparse) -> int:
+    """Concurrent pairs of atomic adds, of as many units as ordered adds have."""
+    q = torch.empty(row.batch, row.tokens, row.heads, row.dim, dtype=torch.bfloat16, device="meta")
+    split = launch_backward.group_split_of(blocks, row.batch, row.heads, row.heads_kv, True)
+    return launch_backward.concurrent_pairs(q, q[:, :, : row.heads_kv], blocks, False, split)
 
 
 class Passes:
@@ -138,6 +165,9 @@ class Passes:
             *gradients, self.q, self.k, self.v, self.o, self.lse, self.do, self.sequences, way.blocks, workspace,
             scale=self.scale, deterministic=way.ordered, pairs=way.pairs, products="wgmma",
         )  # fmt: skip
+        if not way.reverses:
+            for variant, values in found:
+                values |= {"reversed_from": launch.INT32_MAX} if variant.kind == "backward" else {}
         return found, [*gradients, workspace]
 
     def run(self, launches: list[Any]) -> tuple[float, float]:
@@ -166,7 +196,7 @@ class Passes:
         return statistics.median(t[0] for t in found), statistics.median(t[1] for t in found)
 
 
-def measured(row: Row, entry: Entry) -> dict[str, Any]:
+def measured(row: Row, entry: Entry, rounds: int) -> dict[str, Any]:
     """Times of all ways of a row, and what is wrong."""
     blocks, cuda = blocks_of(entry), entry.device == "cuda"
     passes, ways, made, wrong = Passes(entry, blocks), ways_of(row, blocks), {}, []
@@ -185,12 +215,22 @@ def measured(row: Row, entry: Entry) -> dict[str, Any]:
                 wrong.append(f"{name}: other bits in another call")
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in made}
     draw = random.Random(0)
-    for _ in range(ROUNDS if cuda else 1):
+    for _ in range(rounds if cuda else 1):
         for name in draw.sample(list(made), len(made)):
             times[name].append(passes.settled(made[name][0]))
     main, whole = ({name: round(statistics.median(t[i] for t in ts), 4) for name, ts in times.items()} for i in (0, 1))
     pairs = {name: int(made[name][0][1][1]["pairs"]) for name in made}
-    return {"row": row.name, "batch": row.batch, "pairs": pairs, "main_ms": main, "ms": whole, "wrong": wrong}
+    split = int(made["default"][0][1][1]["group_split"])
+    sizes = {"tokens": row.tokens, "batch": row.batch, "dim": row.dim, "heads": [row.heads, row.heads_kv]}
+    return {
+        "row": row.name,
+        **sizes,
+        "group_split": split,
+        "pairs": pairs,
+        "main_ms": main,
+        "ms": whole,
+        "wrong": wrong,
+    }
 
 
 def builds(rows: list[Row]) -> list[Variant]:
@@ -232,6 +272,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=90, help="begin no row after so many")
     parser.add_argument("--only", nargs="*", help="rows whose name has one of these")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--dry", action="store_true", help="on the emulated GPU, tiny")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -249,7 +290,7 @@ def main() -> int:
             entry = row.entry
             if options.dry:
                 entry = replace(entry, tokens=256, heads_q=1, heads_kv=1, batch=1, device="emulator")
-            found.append(measured(row, entry))
+            found.append(measured(row, entry, options.rounds))
             print(table(found[-1]), flush=True)
             if options.out:
                 options.out.write_text(json.dumps({"device": device, "rows": found}, indent=1) + "\n")
@@ -257,11 +298,9 @@ def main() -> int:
     if options.dry:
         from fuzz.targets.blocksparse.devices import connect, emulated
 
-        global HEADS
-        HEADS = 1
         connect("emulator")
         emulated().blind = True  # atomic adds in no fixed order are what is measured, not a finding
-        rows = [replace(row, tokens=256, batch=1) for row in rows]
+        rows = [replace(row, tokens=256, batch=1, heads=1, heads_kv=1) for row in rows]
         all_rows()
     else:
         with tempfile.TemporaryDirectory() as folder:

@@ -248,4 +248,5 @@ BLOCKSPARSE = (
     "length_in_the_key",
     "schedule_ignored",
     "full_ranks_forgotten",
+    "partial_contributors_forgotten",
 )

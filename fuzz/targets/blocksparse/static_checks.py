@@ -64,7 +64,7 @@ def as_metadata(blocks: BlockSparse) -> block_lists.CheckedLists:
 def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> dq_visits.Visits | None:
     """The order in which the backward kernel's CTAs wait for and release semaphores, predicted from lists on the CPU. A
     pair of CTAs is one visitor. None where a mutant's protocol cannot be predicted."""
-    from kernels.blocksparse.launch.backward import concurrent_pairs, group_split_of
+    from kernels.blocksparse.launch.backward import concurrent_pairs, group_split_of, has_longest_last, last_group
 
     p = case.problem
     lists, schedule, merged, launched = blocks.backward, blocks.schedule, blocks.merged, blocks
@@ -86,6 +86,11 @@ def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> dq_visits.Visits 
     group_split = group_split_of(launched, p.batch, p.heads_q, p.heads_kv, True)
     q, k = (_rows_of(p, heads) for heads in (p.heads_q, p.heads_kv))
     partial, full = lists.partial, lists.full
+    pairs = concurrent_pairs(q, k, launched, True, group_split)
+    reverses = has_longest_last(launched)
+    if reverses and mutant and "lock_of" in mutants[mutant].injection.backward.replacements:
+        return None  # what such a mutant waits for does not count from the other end
+    forward = launched.forward
     return dq_visits.launch_visits(
         (partial.count, partial.index, partial.begin),
         (full.count, full.index, full.begin),
@@ -95,12 +100,14 @@ def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> dq_visits.Visits 
         heads_q=p.heads_q,
         heads_kv=p.heads_kv,
         m_blocks=blocks.m_blocks,
-        concurrent_pairs=concurrent_pairs(q, k, launched, True, group_split),
+        concurrent_pairs=pairs,
         group_split=group_split,
         keys=p.lengths_k,
         tile_n=blocks.tile_n,
         releases=releases,
         merged=merged,
+        reversed_from=last_group(pairs, p.batch * p.heads_kv * group_split) if reverses else None,
+        contributors=forward.partial.count + forward.full.count,
     )
 
 

@@ -46,6 +46,7 @@ from kernels.blocksparse.planner.group_split import (
     ordered_concurrent_pairs,
     unit_bytes,
 )
+from kernels.blocksparse.planner.reversed_group import causal_concurrent_pairs
 from kernels.blocksparse.spec.injection import NO_HOST_INJECTION, HostInjection
 from kernels.blocksparse.spec.variant import (
     LARGEST_DIM,
@@ -351,7 +352,8 @@ def concurrent_pairs(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: b
     four where masks are intervals, documents for example, whose CTAs are of very unequal length; of bands no more than
     BAND_PAIRS beyond those. Ordered adds: what
     the schedule was computed for, or PAIRS, or of scattered blocks what `ordered_concurrent_pairs` says; but where CTAs
-    hardly wait for one another (`in_step`) as first said. Atomic adds where rows are alike, up to head dim 128: 1, as
+    hardly wait for one another (`in_step`) as first said, and of causal masks what `causal_concurrent_pairs` says.
+    Atomic adds where rows are alike, up to head dim 128: 1, as
     no CTA is longer than another, and those of a pair load the same Q and dO at a time.
     """
     batch, rows = q.shape[:2] if q.dim() == 4 else (blocks.forward.partial.batch, 0)
@@ -359,6 +361,9 @@ def concurrent_pairs(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: b
     units, heads, dim = batch * k.shape[-2] * group_split, q.shape[-2] // (k.shape[-2] * group_split), q.shape[-1]
     if deterministic and blocks.schedule.pairs is not None:
         return max(1, min(blocks.schedule.pairs, units))
+    if deterministic and has_longest_last(blocks) and blocks.backward is not None:
+        n_blocks, size = max(blocks.backward.rows, 1), unit_bytes(rows, heads, dim)
+        return causal_concurrent_pairs(max(units, 1), n_blocks, max(blocks.m_blocks, 1), heads, size)
     if blocks.schedule.alike and not deterministic and dim <= LARGEST_DIM[128]:
         return 1
     if deterministic and not in_step(blocks):
@@ -515,12 +520,17 @@ def reversal_values(blocks: BlockSparse, pairs: int, units: int, deterministic: 
     lists = blocks.forward
     stride_batch, stride_head = broadcast_strides(lists.partial.count)
     return {
-        "reversed_from": (max(units, 1) - 1) // pairs * pairs,
+        "reversed_from": last_group(pairs, units),
         "contributors_partial": lists.partial.count,
         "contributors_full": lists.full.count,
         "contributors_stride_batch": stride_batch,
         "contributors_stride_head": stride_head,
     }
+
+
+def last_group(pairs: int, units: int) -> int:
+    """First of the last group of so many concurrent pairs, of `units` (sequence, unit) pairs."""
+    return (max(units, 1) - 1) // pairs * pairs
 
 
 def has_longest_last(blocks: BlockSparse) -> bool:

@@ -214,3 +214,11 @@ _values(
     "FlashAttention pull request 2253: dq_write_order_full is an argument of its own, and may be left out",
     lambda variant, given: {"full_rank": given["partial_rank"]} if variant.kind == "backward" else {},
 )
+
+_values(
+    "partial_contributors_forgotten",
+    "A reversed group counts its ranks from the full blocks of a dQ tile alone: what is partial waits for what never "
+    "comes.",
+    "invented, after the last group of a causal mask that is reversed",
+    lambda variant, given: {"contributors_partial": given["contributors_full"]} if variant.kind == "backward" else {},
+)

@@ -82,6 +82,7 @@ HOST: dict[str, tuple[Case, set[str]]] = {
     "length_in_the_key": (_of(70, 70, **FORWARD), {"compiles"}),
     "schedule_ignored": (_of(70, 300, mask=Full(), variant={"schedule": "descending", "slots": 1}), {"hang"}),
     "full_ranks_forgotten": (_of(), {"hang"}),
+    "partial_contributors_forgotten": (_of(variant=BAND), {"hang"}),
 }
 
 CAPPED = {"softcap": 2.0}

@@ -131,16 +131,10 @@ def test_masks_of_few_rows_a_cta_take_more_heads_side_by_side():
 
 
 def test_ordered_adds_take_what_the_cache_holds_where_no_cta_waits_long():
-    """The numbers of pairs that were fastest on an H100 or H200, or within 3 % of that."""
-    for tokens, dim, of_causal, of_window in (
-        (8192, 128, 4, 4),
-        (8192, 64, 4, 4),
-        (32768, 128, 1, 4),
-        (32768, 64, 2, 4),
-    ):
+    """Of windows the numbers of pairs that were fastest on an H100 or H200, or within 3 % of that."""
+    for tokens, dim in ((8192, 128), (8192, 64), (32768, 128), (32768, 64)):
         q = torch.empty(1, tokens, 16, dim, dtype=torch.bfloat16, device="meta")
-        assert concurrent_pairs(q, q, causal(tokens, tokens), True) == of_causal
         narrow = window(tokens, tokens, left=2047)
-        assert concurrent_pairs(q, q, narrow, True) == of_window
+        assert concurrent_pairs(q, q, narrow, True) == 4
         for other in (replace(narrow, schedule=ASCENDING), replace(narrow, merged=False)):
             assert concurrent_pairs(q, q, other, True) == PAIRS

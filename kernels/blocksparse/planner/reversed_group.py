@@ -1,0 +1,64 @@
+"""How many pairs of a causal mask are concurrent where adds are ordered and the last group is reversed: NOTE [reversed
+groups] of backward/tile_iterator.py.
+
+Fewer pairs need less of the L2 cache, but how many groups there are, and how full the last one is, says when the last
+CTA ends. So the numbers that the cache allows are tried on a model: CTAs in launch order, each on the SM that is free
+first, as long as its row has blocks. The unit of time is that of a block. The model has the times of 120 measured
+launches on an H200, relative to one of each problem, within 10 %, most within 4 (ci/results/reversed_groups_h200.json).
+"""
+
+from __future__ import annotations
+
+import heapq
+from functools import lru_cache
+
+from kernels.blocksparse.planner.group_split import L2_BYTES, SLOTS
+
+START = 1.0  # before a CTA's first block
+LAG = 0.4  # by which a CTA must be behind the one that adds to the same dQ tile before it
+OF_CACHE = 0.05  # of the time, that pairs which fill the L2 cache take more than such as need nothing of it
+GROUPS = 8  # that are looked at: those before them leave no SM idle
+WAVE = 0.9  # of the SMs, that the CTAs of concurrent pairs should be at least
+
+
+@lru_cache(maxsize=4096)
+def causal_concurrent_pairs(units: int, n_blocks: int, m_blocks: int, heads: int, size: int) -> int:
+    """The number of concurrent (sequence, unit) pairs, of `units`, that takes the least time.
+
+    n_blocks, m_blocks  tiles of keys and of queries of a sequence
+    heads               query heads of a unit
+    size                `unit_bytes` of a unit
+    """
+    most = max(1, min(units, L2_BYTES // max(size, 1)))
+    numbers = {-(-units // groups) for groups in range(1, units + 1)}  # of so many groups the fullest
+    numbers = {pairs for pairs in numbers if pairs <= most}
+    numbers = {pairs for pairs in numbers if pairs * n_blocks >= WAVE * SLOTS} or {max(numbers)}
+
+    def time(pairs: int) -> float:
+        share = pairs * size / L2_BYTES
+        return launch_time(units, n_blocks, m_blocks, heads, pairs) * (1 + OF_CACHE * share)
+
+    return min(sorted(numbers), key=time)
+
+
+def launch_time(
+    units: int, n_blocks: int, m_blocks: int, heads: int, pairs: int, *, slots: int = SLOTS, reverse: bool = True
+) -> float:
+    """Time of a causal launch with so many concurrent pairs, in blocks, on `slots` SMs. reverse: its last group."""
+    lengths = [heads * max(1, m_blocks - n * m_blocks // n_blocks) for n in range(n_blocks)]
+    groups = -(-units // pairs)
+    before = max(0, groups - GROUPS)
+    steady = before * pairs * (sum(lengths) + START * n_blocks) / slots
+    free, end = [steady] * slots, steady
+    for group in range(before, groups):
+        members = min(units, (group + 1) * pairs) - group * pairs
+        last = reverse and group == groups - 1
+        # a row begins at the tile of the one before it where the group is reversed, else at an earlier one
+        behind = LAG if last else LAG - m_blocks / n_blocks
+        began = [0.0] * members
+        for length in lengths if last else reversed(lengths):
+            for pair in range(members):
+                began[pair] = max(free[0] + START, began[pair] + behind)
+                heapq.heapreplace(free, began[pair] + length)
+                end = max(end, began[pair] + length)
+    return end
