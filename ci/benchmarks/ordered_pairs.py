@@ -166,8 +166,8 @@ class Passes:
             scale=self.scale, deterministic=way.ordered, pairs=way.pairs, products="wgmma",
         )  # fmt: skip
         if not way.reverses:
-            for variant, values in found:
-                values |= {"reversed_from": launch.INT32_MAX} if variant.kind == "backward" else {}
+            never = {"reversed_from": launch.INT32_MAX}
+            found = [(of, values | never if of.kind == "backward" else values) for of, values in found]
         return found, [*gradients, workspace]
 
     def run(self, launches: list[Any]) -> tuple[float, float]:

@@ -363,7 +363,7 @@ def concurrent_pairs(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: b
         return max(1, min(blocks.schedule.pairs, units))
     if deterministic and has_longest_last(blocks) and blocks.backward is not None:
         n_blocks, size = max(blocks.backward.rows, 1), unit_bytes(rows, heads, dim)
-        return causal_concurrent_pairs(max(units, 1), n_blocks, max(blocks.m_blocks, 1), heads, size)
+        return causal_concurrent_pairs(max(units, 1), n_blocks, max(blocks.m_blocks, 1), heads, size, dim)
     if blocks.schedule.alike and not deterministic and dim <= LARGEST_DIM[128]:
         return 1
     if deterministic and not in_step(blocks):
