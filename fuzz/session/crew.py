@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
@@ -166,6 +167,8 @@ class Crew:
 MOST_IDLE = 3  # rounds in a row in which no case was run
 GRACE = 4.0  # seconds after the session's time in which a failure that is being looked into may end
 LAST = 10.0  # seconds after the session's time in which a case that is being run may end; it has no record otherwise
+SLICES = 10  # time slices of a session that ends by time, of at least and at most so many seconds
+LEAST_SLICE, MOST_SLICE = 10.0, 60.0
 GAVE_UP = 2  # exit code of a worker that has said why it ends
 
 
@@ -192,8 +195,7 @@ def _work(
             ready()
             if ends is not None:
                 _interrupt_after(ends - time.monotonic() + LAST)
-            while (shard := take(reading, worker.late)) is not None:
-                worker.run_shard(shard)
+            run_shards(worker, reading, slice_of(settings))
             if ends is not None:
                 _interrupt_after(ends - time.monotonic() + GRACE)
             worker.settle()
@@ -205,6 +207,24 @@ def _work(
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)  # an interrupt of the process's own exit would print a traceback
     sys.exit(0)
+
+
+def slice_of(settings: Settings) -> float | None:
+    """Seconds of a shard's time slice, in a session that ends by time: it should come to every target."""
+    return min(max(settings.seconds / SLICES, LEAST_SLICE), MOST_SLICE) if settings.seconds else None
+
+
+def run_shards(worker: Worker, reading: Connection, seconds: float | None) -> None:
+    """Runs the shards from a pipe until there are no more. seconds: of each at a time; what is left of it then is run,
+    in such slices, while the pipe has no other, as long as slices end cases."""
+    left: deque[Shard] = deque()
+    while (shard := take(reading, worker.late, waits=not left) or (left.popleft() if left else None)) is not None:
+        cases = worker.left_of(shard)
+        worker.run_shard(shard, seconds=seconds)
+        if 0 < worker.left_of(shard) < cases and seconds is not None:
+            left.append(shard)
+        if worker.late():
+            return
 
 
 def _interrupt_after(seconds: float) -> None:

@@ -5,7 +5,8 @@ kernel is the guard: every message has one size, and a read of that size takes a
 
 Only AHEAD shards lie in the pipe, the others wait here. They go in the order in which they were put; in a session that
 ends by time first those of the target that has cost the least. So a target whose kernels are compiled meanwhile comes
-to its turn as soon as they are, and one whose cases take long does not take all of the workers' time.
+to its turn as soon as they are, and one whose cases take long does not take all of the workers' time: of such a
+session's shards a worker runs a time slice, and what is left of them when there is no other.
 """
 
 from __future__ import annotations
@@ -109,12 +110,14 @@ class ShardWriter:
         return found[0]
 
 
-def take(end: Connection, late: Callable[[], bool] = lambda: False) -> Shard | None:
-    """The next shard, once there is one; None: there are no more, or it is `late`."""
+def take(end: Connection, late: Callable[[], bool] = lambda: False, waits: bool = True) -> Shard | None:
+    """The next shard, once there is one; None: there are no more, or it is `late`. waits: False: if there is one."""
     os.set_blocking(end.fileno(), False)  # another worker may take what this one has been told of
     while not late():
-        if wait([end], TICK):
+        if wait([end], TICK if waits else 0.0):
             with suppress(BlockingIOError):
                 message = os.read(end.fileno(), SLOT)
                 return msgspec.json.decode(message, type=Shard) if message else None
+        if not waits:
+            break
     return None

@@ -72,7 +72,7 @@ class Worker:
         check: Check | None = None,
     ) -> None:
         self.settings = settings
-        self._ran = ran or {}
+        self._ran = {shard: dict(places) for shard, places in (ran or {}).items()}
         self.name = name
         self.folder = Path(settings.folder)
         self._book = FolderBook(self.folder, name) if book is None else book
@@ -113,18 +113,24 @@ class Worker:
         runner.fork_zygote()
         runner.start()
 
-    def run_shard(self, shard: Shard, ran: Mapping[int, Ran] | None = None) -> list[Record]:
+    def run_shard(
+        self, shard: Shard, ran: Mapping[int, Ran] | None = None, seconds: float | None = None
+    ) -> list[Record]:
         """Runs a shard to its end; returns the records of the failures that the corpus does not explain. Nothing is run
-        once the time is up. ran: by place, the shard's cases that have been run; None: those that the worker began
-        with."""
+        once the time is up.
+
+        ran      by place, the shard's cases that have been run; None: those that the worker began with, and its own
+        seconds  after which it runs no further case than the first one: what is left may be run by another call
+        """
         if self.late():
             return []
+        until, sent = None if seconds is None else time.monotonic() + seconds, 0
         under_test = load(shard.target, self.settings.files, self.settings.device)
         met: list[Record] = []
         broken: list[Exception] = []
 
         climbing = climbs(shard)
-        done, places = self._ran.get(shard.name, {}) if ran is None else ran, count()
+        done, places = self._ran_of(shard) if ran is None else dict(ran), count()
 
         def scores(case: Case, passed: bool, ratio: float) -> Scores:
             """What a climbing shard is to know of a case. Failures that are known would hold it where they are."""
@@ -141,8 +147,11 @@ class Worker:
         def loop(case: Case | None, index: int = -1) -> list[Record]:
             """The records of what has ended: takes in the case before, and sends `case` off; None: there is no
             other."""
-            if case is not None and self.late():
-                raise Stop
+            nonlocal sent
+            if case is not None:
+                if self.late() or (until is not None and sent and time.monotonic() > until):
+                    raise Stop
+                sent += 1
             try:
                 records = self._looked(under_test, shard)
                 records += self._turn(under_test, shard, case, index)
@@ -152,6 +161,7 @@ class Worker:
                 broken.append(error)
                 raise Stop from None
             met.extend(record for record in records if record.status == "met")
+            done.update({x.index: Ran(x.case_id, x.outcome == "pass", x.ratio) for x in records if x.index >= 0})
             return records
 
         self._ended_at = time.perf_counter()
@@ -162,6 +172,13 @@ class Worker:
         if broken:
             raise broken[0]
         return met
+
+    def left_of(self, shard: Shard) -> int:
+        """Cases of a shard that this worker knows no record of."""
+        return shard.cases - len(self._ran_of(shard))
+
+    def _ran_of(self, shard: Shard) -> dict[int, Ran]:
+        return self._ran.setdefault(shard.name, {})
 
     def settle(self) -> list[Settled]:
         """Settles failures that the session has met, with the other workers; returns what became of those that this one

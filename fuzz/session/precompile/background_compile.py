@@ -3,9 +3,10 @@ one as soon as its kernels are there.
 
 What is not foreseen here (long shards climb, see build_plan.py) is compiled by the worker that meets it. So is what
 fails, which then says why for every case that needs it. The cases of a shard need mostly the same kernels as those of
-another. So the first PLANNED cases of each are looked at, for PLANNING seconds at most; where ENOUGH shards of a target
-in a row lack nothing, its others are let go too; and the shards that planning did not come to wait until all that it
-found is there: workers that all compile for themselves would take the processor from one another.
+another. So the first PLANNED cases of each are looked at, or PLANNED_OF_SLICE, for PLANNING seconds at most; where
+ENOUGH shards of a target in a row lack nothing, its others are let go too; and the shards that planning did not come to
+wait until all that it found is there: workers that all compile for themselves would take the processor from one
+another.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from fuzz.session.settings import Settings
 NICE = 5  # of the compiling: the cases that can be run come first
 PLANNING = 8.0  # seconds; a case is drawn in some milliseconds
 PLANNED = 40  # cases of a shard
+PLANNED_OF_SLICE = 10  # where the session ends by time: about those of its first time slice
 ENOUGH = 2  # shards
 
 
@@ -147,7 +149,7 @@ class BackgroundCompile:
     def _missing(self, archs: dict[str, str]) -> dict[str, set[Build]]:
         """What the cache lacks, by the name of the shard; shards that lack nothing are let go."""
         assert self._pool is not None
-        until = time.monotonic() + PLANNING
+        until, planned = time.monotonic() + PLANNING, PLANNED_OF_SLICE if self._settings.seconds else PLANNED
         missing: dict[str, set[Build]] = {}
         there: dict[Build, bool] = {}
         complete: Counter[str] = Counter()  # by target: shards in a row that lack nothing
@@ -159,7 +161,7 @@ class BackgroundCompile:
                 continue
             with warnings.catch_warnings():  # pytest's session has not begun yet: cases are drawn all the same
                 warnings.simplefilter("ignore", HypothesisWarning)
-                builds = builds_of(shard, self._settings, archs[shard.target], PLANNED, self._not_planned)
+                builds = builds_of(shard, self._settings, archs[shard.target], planned, self._not_planned)
             for build in builds:
                 if build not in there:
                     there[build] = self._pool.cache.load(build) is not None

@@ -265,6 +265,20 @@ def test_a_time_limit_stops_drawing(tmp_path: Path) -> None:
     assert len(records(tmp_path)) < 5000
 
 
+@pytest.mark.parametrize("cases", [7, 120])
+def test_a_shard_in_slices_has_the_cases_of_a_whole_one_each_once(tmp_path: Path, cases: int) -> None:
+    """A slice of no time runs a case. 120: of a shard that climbs."""
+    whole, sliced = (settings(tmp_path / name, cases=cases, seed=3) for name in ("whole", "sliced"))
+    (shard,) = (Shard("fake.honest", 0, cases, 5),)
+    run(whole, [shard], "w0")
+    with Worker(sliced, "w0") as one:
+        while (left := one.left_of(shard)) > 0:
+            one.run_shard(shard, seconds=0.0 if left > cases - 4 else 60.0)
+            assert one.left_of(shard) == (left - 1 if left > cases - 4 else 0)
+    found = [[(r.index, r.case_id) for r in records(tmp_path / name)] for name in ("whole", "sliced")]
+    assert found[0] == found[1] and len(found[0]) == cases
+
+
 @pytest.mark.nightly
 def test_a_time_limit_holds_for_cases_and_minimising_together(tmp_path: Path) -> None:
     """A case takes less than a second here; what is left when the time is up is saved as it was met."""
