@@ -10,9 +10,11 @@ import fcntl
 import hashlib
 import os
 import re
+import shutil
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from fuzz.process.cache_folder import refuse_shared, spare, unwritable
 
 PACKAGE = "fuzz.devices.emulator"
 ROOT = Path(__file__).parents[1]
+IDLE = 30 * 24 * 3600.0
 IMPORT = re.compile(
     rf"^[ \t]*(?:from|import) {re.escape(PACKAGE)}\.?([\w.]*)(?: import (?:\(([^)]*)\)|([^\n#]*)))?", re.M
 )
@@ -54,8 +57,8 @@ def _files(module: str) -> list[Path]:
 
 def cache_folder(*modules: str) -> Path:
     """Folder of the code compiled from `modules`: one per version of their sources, the tools and the processor. Where
-    it cannot be written, or the disk is full, one in the temporary folder. Raises CacheError for a folder that others
-    may write into."""
+    it cannot be written, or the disk is full, one in the temporary folder. A new one takes the place of those that were
+    not asked for in IDLE seconds. Raises CacheError for a folder that others may write into."""
     digest = hashlib.sha256()
     for path in sources(*modules):
         digest.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
@@ -64,10 +67,22 @@ def cache_folder(*modules: str) -> Path:
     root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     folder, name = Path(root) / "attnfuzz" / "emulator", digest.hexdigest()[:16]
     refuse_shared(folder)
+    new = not (folder / name).exists()
     if unwritable(folder / name):
         return spare(f"emulator/{name}")
     refuse_shared(folder / name)
+    with suppress(OSError):
+        os.utime(folder / name)  # when it was last asked for
+        if new:
+            _forget(folder, time.time() - IDLE)
     return folder / name
+
+
+def _forget(folder: Path, before: float) -> None:
+    """Removes the folders of other versions that were not asked for since then."""
+    for old in folder.iterdir():
+        if re.fullmatch(r"[0-9a-f]{16}", old.name) and old.stat().st_mtime < before:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager

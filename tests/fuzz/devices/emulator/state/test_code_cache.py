@@ -1,7 +1,10 @@
 """The version of compiled code: every file that is compiled belongs to it, and none that only the host runs."""
 
 import importlib.util
+import os
+import time
 
+from fuzz.devices.emulator.state import code_cache
 from fuzz.devices.emulator.state.code_cache import ROOT, numba_cache_in, sources
 
 COMPILED = ("@njit", "@intrinsic", "@overload", "import ir\n")
@@ -48,3 +51,19 @@ def test_copies_of_the_sources_share_their_compiled_code(tmp_path):
         hits.append(sum(double.stats.cache_hits.values()))
     assert hits == [0, 1]
     assert len(list(tmp_path.glob("cache/**/*.nbc"))) == 1
+
+
+def test_a_new_version_takes_the_place_of_those_that_nobody_used_for_a_month(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    month_ago, caches = time.time() - code_cache.IDLE, tmp_path / "attnfuzz" / "emulator"
+    for name, used in {"0" * 16: month_ago - 60, "1" * 16: month_ago + 3600, "of others": month_ago - 60}.items():
+        (caches / name).mkdir(parents=True)
+        (caches / name / "code").write_text("x")
+        os.utime(caches / name, (used, used))
+    known = code_cache.cache_folder("programs")
+    assert {path.name for path in caches.iterdir()} == {known.name, "1" * 16, "of others"}
+    os.utime(known, (0, 0))
+    (caches / ("2" * 16)).mkdir()
+    os.utime(caches / ("2" * 16), (0, 0))
+    assert code_cache.cache_folder("programs") == known and known.stat().st_mtime > month_ago
+    assert (caches / ("2" * 16)).exists(), "only a new version's process looks at the others"
