@@ -11,7 +11,9 @@ at most by 7 %.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 from functools import lru_cache
+from typing import NamedTuple
 
 from kernels.blocksparse.planner.group_split import L2_BYTES, SLOTS
 
@@ -57,12 +59,29 @@ def launch_time(
 ) -> float:
     """Time of a causal launch with so many concurrent pairs, in blocks, on `slots` SMs. lag: as LAG; reverse: its last
     group."""
-    lengths = [heads * max(1, m_blocks - n * m_blocks // n_blocks) for n in range(n_blocks)]
     groups = -(-units // pairs)
-    before = max(0, groups - GROUPS)
-    steady = before * pairs * (sum(lengths) + START * n_blocks) / slots
-    free, end = [steady] * slots, steady
-    for group in range(before, groups):
+    before = max(0, groups - GROUPS) * pairs  # pairs whose groups leave no SM idle
+    steady = before * (sum(_lengths(n_blocks, m_blocks, heads)) + START * n_blocks) / slots
+    ctas = modelled_ctas(units - before, n_blocks, m_blocks, heads, pairs, slots=slots, lag=lag, reverse=reverse)
+    return steady + max(cta.end for cta in ctas)
+
+
+class Cta(NamedTuple):
+    """A CTA of the model: its SM, its group, and its times from its first block on and after its last one."""
+
+    slot: int
+    group: int
+    begin: float
+    end: float
+
+
+def modelled_ctas(
+    units: int, n_blocks: int, m_blocks: int, heads: int, pairs: int, *, slots: int, lag: float, reverse: bool
+) -> Iterator[Cta]:
+    """The CTAs of a causal launch in launch order. Arguments: as for `launch_time`."""
+    lengths, groups = _lengths(n_blocks, m_blocks, heads), -(-units // pairs)
+    free = [(0.0, slot) for slot in range(slots)]
+    for group in range(groups):
         members = min(units, (group + 1) * pairs) - group * pairs
         last = reverse and group == groups - 1
         # a row begins at the tile of the one before it where the group is reversed, else at an earlier one
@@ -70,7 +89,13 @@ def launch_time(
         began = [0.0] * members
         for length in lengths if last else reversed(lengths):
             for pair in range(members):
-                began[pair] = max(free[0] + START, began[pair] + behind)
-                heapq.heapreplace(free, began[pair] + length)
-                end = max(end, began[pair] + length)
-    return end
+                time, slot = free[0]
+                began[pair] = max(time + START, began[pair] + behind)
+                end = began[pair] + length
+                heapq.heapreplace(free, (end, slot))
+                yield Cta(slot, group, began[pair], end)
+
+
+def _lengths(n_blocks: int, m_blocks: int, heads: int) -> list[int]:
+    """Blocks of each row, of which each has one at least."""
+    return [heads * max(1, m_blocks - n * m_blocks // n_blocks) for n in range(n_blocks)]
