@@ -73,7 +73,7 @@ class Contributors(NamedTuple):
     stride_head: Int64
 
     def of(self, batch: Int32, head: Int32, m_block: Int32) -> Int32:
-        """Of one tile of dQ."""
+        """The number of tiles of keys that add to one tile of dQ."""
         at = batch * self.stride_batch + head * self.stride_head + m_block
         return read(self.partial, at) + read(self.full, at)
 

@@ -112,8 +112,8 @@ def in_step_group_split(batch: int, heads_q: int, heads_kv: int, m_blocks: int, 
     CTAs and LEAST tiles for each, and `choose_group_split`'s at least.
 
     In step, CTAs of a unit wait little for one another, and the fewer heads they go through, the less of the L2 cache
-    the concurrent units need. With 2 KV heads and a causal mask of 8,192 tokens 8 units of each were 0 to 3 % faster
-    than 4 on an H200, whose sums take half as long.
+    the concurrent units need. With 2 KV heads and a causal mask of 8,192 tokens 8 units of each were 1 to 2 % faster
+    than 4 on an H200 (ci/results/reversed_groups_tried_h200.json), though their sums take twice as long.
     """
     group, ctas = heads_q // max(heads_kv, 1), batch * heads_kv * n_blocks
     least = choose_group_split(batch, heads_q, heads_kv, m_blocks, n_blocks, True)

@@ -58,7 +58,7 @@ def test_the_last_group_is_reversed_where_rows_get_longer_and_adds_are_ordered()
 
 
 def visits_of(blocks: BlockSparse, heads: tuple[int, int], batch: int, pairs: int, group_split: int) -> Visits:
-    """What the CTAs of a launch visit, with its last group reversed."""
+    """The visits of all CTAs of a launch whose last group is reversed."""
     partial, full, order = blocks.backward.partial, blocks.backward.full, blocks.order
     return launch_visits(
         (partial.count, partial.index, partial.begin),

@@ -131,7 +131,8 @@ def test_masks_of_few_rows_a_cta_take_more_heads_side_by_side():
 
 
 def test_ordered_adds_take_what_the_cache_holds_where_no_cta_waits_long():
-    """Of windows the numbers of pairs that were fastest on an H100 or H200, or within 3 % of that."""
+    """The numbers of concurrent pairs of windows are those that were fastest on an H100 or H200, or within 3 % of
+    that."""
     for tokens, dim in ((8192, 128), (8192, 64), (32768, 128), (32768, 64)):
         q = torch.empty(1, tokens, 16, dim, dtype=torch.bfloat16, device="meta")
         narrow = window(tokens, tokens, left=2047)
