@@ -45,6 +45,7 @@ class Programs:
             self.module, self.decoded = pickle.loads(zlib.decompress(found))
         else:
             self.module = ptx.parse(text)
+        self._symbols = set(self.module.kernels)  # users of the module may give kernels further names
         self.translations: dict[Form, Translation] = {}
         self._spent = time.process_time() - began
 
@@ -62,9 +63,15 @@ class Programs:
             kernel = contracted(self.kernel(name), contraction)
             self.decoded[key] = decode(self.module, replace(kernel, registers=dict(kernel.registers)), clustered)
             self._spent += time.process_time() - began
-            if self._file and self._spent > SECONDS:
-                kept_files.write(self._file, zlib.compress(pickle.dumps((self.module, self.decoded)), level=1))
+            if self._file and self._spent > SECONDS and name in self._symbols:
+                self._keep(self._file)
         return self.decoded[key]
+
+    def _keep(self, file: Path) -> None:
+        """Writes what belongs to the text: names that kernels were given since are those of one user."""
+        module = replace(self.module, kernels={name: self.module.kernels[name] for name in self._symbols})
+        decoded = {key: program for key, program in self.decoded.items() if key[0] in self._symbols}
+        kept_files.write(file, zlib.compress(pickle.dumps((module, decoded)), level=1))
 
     def translation(self, name: str, clustered: bool = False, contraction: str = AS_WRITTEN) -> Translation:
         """The machine code that there is of a kernel."""

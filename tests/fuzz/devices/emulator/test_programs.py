@@ -1,5 +1,7 @@
 """Programs in the cache folder: found again as they were decoded, decoded anew where a file is not whole."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -59,6 +61,17 @@ def test_further_forms_of_a_kernel_come_into_the_same_file(folder, nothing_is_de
     nothing_is_decoded()
     found = Programs(TEXT)
     assert [found.get(*form).clustered for form in forms] == [False, True, False]
+
+
+def test_further_names_of_kernels_are_not_kept(folder):
+    """C++ has names of its own for kernels: those that one user gives are none of the text's."""
+    first = Programs(TEXT)
+    first.module.kernels["f"] = replace(first.kernel("k"), name="f")
+    first.get("f")
+    assert not [*folder.glob("*.program")]
+    first.get("k")
+    found = Programs(TEXT)
+    assert list(found.module.kernels) == ["k"] and {name for name, *_ in found.decoded} == {"k"}
 
 
 def test_another_text_has_another_file(folder):
