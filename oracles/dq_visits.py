@@ -67,6 +67,7 @@ def launch_visits(
     merged: bool = False,
     reversed_from: int | None = None,
     contributors: Tensor | None = None,
+    sequence_tiles: Sequence[tuple[int, int]] | None = None,
 ) -> Visits:
     """Visits of a launch, from its block lists, ranks and launch order.
 
@@ -82,6 +83,8 @@ def launch_visits(
     reversed_from  first (sequence, unit) pair of the groups that are launched from the last position to the first,
                    whose rows are visited from the last entry to the first, and whose ranks count from the last one of
                    the tile's `contributors` (batch|1, heads_q|1, m_blocks); None: there are none
+    sequence_tiles (sequence, its tiles of keys) in the order in which sequences are launched, units of one alone
+                   concurrent; None: as they come, each with as many tiles as the launch order has positions
     A CTA takes the query heads of its unit one after another, and of each row the entries as listed, or `merged`.
     An m block out of range is the tile of another head, as it is for a kernel. Raises ValueError for rows outside of an
     index tensor.
@@ -93,9 +96,15 @@ def launch_visits(
     n_blocks, units = launch_order.shape[2], heads_kv * group_split
     share, first_reversed = heads_q // units, batch * units if reversed_from is None else reversed_from
     begin, tile, rank, release, owner = [0], [], [], [], []
-    for b, unit, position in launch_sequence(batch, units, n_blocks, concurrent_pairs, first_reversed):
+    if sequence_tiles is None:
+        own = dict.fromkeys(range(batch), n_blocks)
+        launched = launch_sequence(batch, units, n_blocks, concurrent_pairs, first_reversed)
+    else:
+        own = dict(sequence_tiles)
+        launched = by_sequences(sequence_tiles, units, concurrent_pairs)
+    for b, unit, position in launched:
         head_kv = unit // group_split
-        n_block = order[b % len(order)][head_kv % len(order[0])][position]
+        n_block = [n for n in order[b % len(order)][head_kv % len(order[0])] if n < own[b]][position]
         owner.append((b, head_kv, n_block))
         there = keys is None or n_block * tile_n < keys[b]
         for head in range(unit * share, (unit + 1) * share if there else unit * share):
@@ -166,3 +175,13 @@ def launch_sequence(
         for position in range(n_blocks - 1, -1, -1) if backwards else range(n_blocks):
             for pair in range(first, min(first + step, every)):
                 yield (*divmod(pair, units), position)
+
+
+def by_sequences(
+    sequence_tiles: Sequence[tuple[int, int]], units: int, concurrent_pairs: int | None = None
+) -> Iterator[tuple[int, int, int]]:
+    """(sequence, unit, launch position among the sequence's own tiles) of each CTA, sequence after sequence.
+    sequence_tiles: as for `launch_visits`."""
+    for number, tiles in sequence_tiles:
+        for _, unit, position in launch_sequence(1, units, tiles, concurrent_pairs):
+            yield number, unit, position

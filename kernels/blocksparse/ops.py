@@ -23,10 +23,12 @@ from kernels.blocksparse.lists.types import (
     BlockSparse,
     Intervals,
     LPTOrder,
+    SequenceOrder,
     WriteOrder,
 )
 from kernels.blocksparse.spec.injection import find_injections
 
+LPT_TENSORS = 6  # of an LPTOrder: rows, columns, and two of each order of sequences
 DENSE, PACKED, RAGGED = range(3)  # what `lengths` holds: nothing, cu_seqlens of q and k, lengths of q and k
 _MASKS = ("none", "bits", "intervals", "band")
 _SCHEDULES: tuple[Kind, ...] = ("ascending", "descending", "permutation")
@@ -166,9 +168,11 @@ def flatten(blocks: BlockSparse) -> tuple[list[Tensor], list[int]]:
         tensors += [schedule.positions]
     if blocks.order is not None:
         tensors += [blocks.order.partial, blocks.order.full]
-    columns = None if blocks.lpt is None else blocks.lpt.columns
-    if blocks.lpt is not None:
-        tensors += [blocks.lpt.rows] + ([] if columns is None else [columns])
+    given: list[Tensor | None] = [None] * LPT_TENSORS
+    if (lpt := blocks.lpt) is not None:
+        orders = [(None, None) if one is None else (one.sequence, one.start) for one in (lpt.queries, lpt.keys)]
+        given = [lpt.rows, lpt.columns, *orders[0], *orders[1]]
+        tensors += [tensor for tensor in given if tensor is not None]
     numbers = [
         int(blocks.backward is not None),
         _MASKS.index(kind),
@@ -182,7 +186,7 @@ def flatten(blocks: BlockSparse) -> tuple[list[Tensor], list[int]]:
         schedule.group_split or 0,
         int(schedule.alike),
         int(blocks.order is not None),
-        int(blocks.lpt is not None) + int(columns is not None),
+        sum(1 << at for at, tensor in enumerate(given) if tensor is not None),
         int(blocks.merged),
         int(blocks.forward.alike),
     ]
@@ -212,11 +216,21 @@ def unflatten(tensors: Sequence[Tensor], numbers: Sequence[int]) -> BlockSparse:
     positions = next(rest) if kind == "permutation" else None
     schedule = Schedule(kind, positions, pairs or None, group_split or None, bool(alike))
     order = WriteOrder(next(rest), next(rest)) if has_order else None
-    first = LPTOrder(next(rest), next(rest) if lpt_orders == 2 else None) if lpt_orders else None
+    first = _lpt_order([next(rest) if lpt_orders >> at & 1 else None for at in range(LPT_TENSORS)])
     of_wide, of_paired = of_beside[:numbers_of_wide], of_beside[numbers_of_wide:]
     wide = unflatten([next(rest) for _ in range(tensors_of_wide)], of_wide) if of_wide else None
     paired = unflatten([next(rest) for _ in range(tensors_of_paired)], of_paired) if of_paired else None
     return BlockSparse(forward, backward, mask, tile_m, tile_n, schedule, order, first, bool(merged), wide, paired)
+
+
+def _lpt_order(given: list[Tensor | None]) -> LPTOrder | None:
+    """Launch orders of their tensors, each None where there is none."""
+    rows, columns, *of_sequences = given
+    orders = [
+        None if sequence is None or start is None else SequenceOrder(sequence, start)
+        for sequence, start in (of_sequences[:2], of_sequences[2:])
+    ]
+    return None if rows is None else LPTOrder(rows, columns, *orders)
 
 
 def _tensors(lists: BlockLists) -> list[Tensor]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fuzz.core.case import Case
 from fuzz.targets.blocksparse.block_lists import options_of
-from kernels.blocksparse.lists.types import BlockSparse
+from kernels.blocksparse.lists.types import BlockSparse, SequenceOrder
 from kernels.blocksparse.spec.variant import PAIR_KEYS
 from oracles import block_lists, dq_visits
 from oracles.problem import AnyProblem
@@ -64,7 +64,13 @@ def as_metadata(blocks: BlockSparse) -> block_lists.CheckedLists:
 def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> dq_visits.Visits | None:
     """The order in which the backward kernel's CTAs wait for and release semaphores, predicted from lists on the CPU. A
     pair of CTAs is one visitor. None where a mutant's protocol cannot be predicted."""
-    from kernels.blocksparse.launch.backward import concurrent_pairs, group_split_of, has_longest_last, last_group
+    from kernels.blocksparse.launch.backward import (
+        concurrent_pairs,
+        group_split_of,
+        has_longest_last,
+        last_group,
+        order_of_keys,
+    )
 
     p = case.problem
     lists, schedule, merged, launched = blocks.backward, blocks.schedule, blocks.merged, blocks
@@ -87,7 +93,8 @@ def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> dq_visits.Visits 
     q, k = (_rows_of(p, heads) for heads in (p.heads_q, p.heads_kv))
     partial, full = lists.partial, lists.full
     pairs = concurrent_pairs(q, k, launched, True, group_split)
-    reverses = has_longest_last(launched)
+    by_length = order_of_keys(k, launched)
+    reverses = has_longest_last(launched) and by_length is None
     if reverses and mutant and "lock_of" in mutants[mutant].injection.backward.replacements:
         return None  # what such a mutant waits for does not count from the other end
     forward = launched.forward
@@ -108,7 +115,13 @@ def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> dq_visits.Visits 
         merged=merged,
         reversed_from=last_group(pairs, p.batch * p.heads_kv * group_split) if reverses else None,
         contributors=forward.partial.count + forward.full.count,
+        sequence_tiles=None if by_length is None else _tiles_of(by_length),
     )
+
+
+def _tiles_of(order: SequenceOrder) -> list[tuple[int, int]]:
+    """(sequence, its tiles), in order."""
+    return list(zip(order.sequence.tolist(), order.start.diff().tolist(), strict=True))
 
 
 def _rows_of(problem: AnyProblem, heads: int) -> Tensor:

@@ -10,6 +10,7 @@ from kernels.blocksparse.backward.dq_accumulator import Tiles
 from kernels.blocksparse.backward.kernel import BackwardKernel, Gradients
 from kernels.blocksparse.backward.softmax_gradient import LOG2_E, Factors
 from kernels.blocksparse.backward.tile_iterator import Contributors, Counts, Lists, Order
+from kernels.blocksparse.common import sequence_order
 from kernels.blocksparse.common.arguments import block_list, entry, mask_of, operand, sequences_of
 
 
@@ -30,7 +31,8 @@ class Backward(BackwardKernel):
     @entry("backward")
     @cute.jit
     def __call__(self, arguments, stream: driver.CUstream) -> None:
-        """Launch over batch x heads_kv x group_split x n_blocks tiles, at least one: `ctas`.
+        """Launch over `tiles_to_launch` tiles, at least one: `ctas`. These are batch x heads_kv x group_split x
+        n_blocks or, where sequences have an order, as many as they have at most.
 
         q … dv         (…, rows, heads, dim) of the variant's dtype, dk and dv float32 where it says so, 16-byte
                        aligned; strides are multiples of 8
@@ -44,6 +46,7 @@ class Backward(BackwardKernel):
         mask_*, band_* common/mask_words.py; mask_slot is parallel to partial_index
         positions, schedule, pairs, reversed_from, tile_counter, semaphores   tile_iterator.py's Order; the last three
                        are read by deterministic variants, the counter by persistent CTAs too
+        order_*        common/sequence_order.py's SequenceOrder, of tiles of keys; null: none
         contributors_* tile_iterator.py's Contributors, where there is a reversed group
         resident       CTAs to launch of a persistent kernel
         tiles_*        dq_accumulator.py's Tiles, of queries; key_tiles_*: those of keys
@@ -77,6 +80,7 @@ class Backward(BackwardKernel):
             a.tile_counter,
             a.semaphores,
             a.reversed_from,
+            sequence_order.order_of(a),
         )
         key_tiles = Tiles(a.key_tiles_stride_batch, a.key_tiles_total)
         self.kernel(
@@ -96,7 +100,7 @@ class Backward(BackwardKernel):
             a.dim,
             factors,
         ).launch(
-            grid=[self.ctas(a.batch * a.heads_kv * a.group_split * a.n_blocks, a.resident), 1, 1],
+            grid=[self.ctas(a.tiles_to_launch, a.resident), 1, 1],
             block=[self.tiling.threads, 1, 1],
             cluster=self.cluster,
             stream=stream,

@@ -15,6 +15,7 @@ from cutlass import Boolean, Int32, Int64, Uint32, cute
 
 from kernels.blocksparse.backward.tiling import ENTRY_STAGES
 from kernels.blocksparse.common.list_reader import BlockList, read
+from kernels.blocksparse.common.sequence_order import SequenceOrder, sequence_at
 from kernels.blocksparse.common.tile_counter import take_tile_number
 
 
@@ -27,7 +28,8 @@ class Order(NamedTuple):
     tile_counter  int32, zero before the launch
     semaphores    int32 (semaphores_of_tile, batch, heads_q, m_blocks)
     reversed_from first pair of the reversed groups, of which it begins one: NOTE [reversed groups]; none in variants
-                  other than deterministic ones of bands
+                  other than deterministic ones of bands, and none where sequences have an order
+    sequences     order of the sequences, by which pairs of one alone are concurrent
     """
 
     schedule: Int32
@@ -38,6 +40,7 @@ class Order(NamedTuple):
     tile_counter: cute.Pointer
     semaphores: cute.Pointer
     reversed_from: Int32
+    sequences: SequenceOrder
 
 
 class Counts(NamedTuple):
@@ -136,9 +139,13 @@ def take_place(by_counter: cutlass.Constexpr, order: Order, counts: Counts, sTil
     return place_of(number, order, counts)
 
 
-def tiles_of(counts: Counts) -> Int32:
-    """Tiles of keys of all units, those past a sequence's end among them."""
-    return counts.batch * counts.units * counts.n_blocks
+@cute.jit
+def tiles_of(order: Order, counts: Counts) -> Int32:
+    """Tiles of keys of all units, those past a sequence's end among them where sequences have no order."""
+    tiles = counts.batch * counts.n_blocks
+    if order.sequences.given:
+        tiles = order.sequences.tiles(counts.batch)
+    return tiles * counts.units
 
 
 @cute.jit
@@ -146,23 +153,34 @@ def place_of(number: Int32, order: Order, counts: Counts):
     """(batch, unit, n_block) of the tile that has this number in the order of the work.
 
     Positions are slowest within `order.pairs` pairs of (batch, unit), so a pair's lower positions always have lower
-    numbers, or in a reversed group its higher ones.
+    numbers, or in a reversed group its higher ones. A number past the last tile is one past a sequence's end.
     """
-    first = number // (counts.n_blocks * order.pairs) * order.pairs
-    number = number - first * counts.n_blocks
-    concurrent_pairs = cutlass.min(order.pairs, counts.batch * counts.units - first)
+    first_sequence, sequences, tiles, past = Int32(0), counts.batch, counts.n_blocks, Boolean(False)
+    if order.sequences.given:
+        past = number >= tiles_of(order, counts)
+        first_sequence, before, tiles = sequence_at(order.sequences, sequences, number // counts.units)
+        number -= before * counts.units
+        sequences = Int32(1)
+        if past:
+            number = Int32(0)
+    first = number // (tiles * order.pairs) * order.pairs
+    number = number - first * tiles
+    concurrent_pairs = cutlass.min(order.pairs, sequences * counts.units - first)
     position = number // concurrent_pairs
     pair = first + number - position * concurrent_pairs
     batch = pair // counts.units
     unit = pair - batch * counts.units
+    batch += first_sequence
     if first >= order.reversed_from:
-        position = counts.n_blocks - 1 - position
+        position = tiles - 1 - position
     n_block = position
     if order.schedule == 1:
-        n_block = counts.n_blocks - 1 - position
+        n_block = tiles - 1 - position
     if order.schedule == 2:
         head_kv = unit // counts.group_split
         n_block = read(order.positions, batch * order.stride_batch + head_kv * order.stride_head + position)
+    if past:
+        n_block = counts.n_blocks
     return batch, unit, n_block
 
 

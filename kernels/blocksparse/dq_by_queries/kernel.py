@@ -43,6 +43,7 @@ from kernels.blocksparse.forward.hopper import wgmma
 from kernels.blocksparse.forward.hopper.tuning import ROWS, WARPGROUP
 from kernels.blocksparse.forward.kernel import kv_head_of
 from kernels.blocksparse.forward.mainloop import Work, allow_all, keep_keys
+from kernels.blocksparse.forward.tile_order import Order, order_of
 from kernels.blocksparse.forward.tile_scheduler import Tile
 from kernels.blocksparse.spec.variant import NO_INJECTION, OF_DQ, Injection, Variant
 
@@ -80,7 +81,7 @@ class DQByQueries:
         lse2, delta    fp32: NOTE [statistics] of backward/preprocess.py; tiles_*: dq_accumulator.py's Tiles
         *_begin, *_length   int32 (batch): where a sequence's rows start, counted from the batch's start, and how many
         partial, full  the forward block lists, common/list_reader.py; mask_*, band_*: common/mask_words.py
-        schedule, positions, l2_head_section, resident, tile_counter   as the forward kernel takes them
+        schedule, positions, l2_head_section, order_*, resident, tile_counter   as the forward kernel takes them
         scale, cap     positive
         """
         a = arguments
@@ -101,7 +102,7 @@ class DQByQueries:
             mask_of(a),
             (a.batch, a.heads_q, a.heads_kv, a.m_blocks),
             a.dim,
-            (a.schedule, a.l2_head_section, a.positions, a.positions_stride_batch, a.positions_stride_head),
+            order_of(a),
             (a.resident, a.tile_counter),
             factors,
         ).launch(
@@ -126,7 +127,7 @@ class DQByQueries:
         mask: Mask,
         shape: tuple[Int32, Int32, Int32, Int32],
         dim: Int32,
-        order: tuple[Int32, Int32, cute.Pointer, Int64, Int64],
+        order: Order,
         persistent: tuple[Int32, cute.Pointer],
         factors: Factors,
     ) -> None:
@@ -190,7 +191,7 @@ class DQByQueries:
             count += 1
             if more:
                 if announces:
-                    total = common.shape[0] * common.shape[1] * common.shape[3]
+                    total = tile_scheduler.tiles_of(*problem[:2])
                     number = tile_scheduler.next_number(persistent[0], persistent[1], total)
                     tile_scheduler.announce(common.tile_pipeline, count, number, tile_m, problem, persistent)
                 cute.arch.sync_warp()

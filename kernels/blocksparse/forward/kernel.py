@@ -28,6 +28,7 @@ from kernels.blocksparse.common.mask_words import Mask, MaskRows
 from kernels.blocksparse.common.tile_loads import TileCopy
 from kernels.blocksparse.forward import mainloop
 from kernels.blocksparse.forward.mainloop import LN_2, LOG2_E, Work
+from kernels.blocksparse.forward.tile_order import Order, order_of, place_of
 from kernels.blocksparse.forward.tuning import portable_tuning
 from kernels.blocksparse.spec.variant import NO_INJECTION, OF_CLUSTERS, OF_TCGEN05, Injection, Variant
 
@@ -61,8 +62,8 @@ class Forward:
     @entry("forward")
     @cute.jit
     def __call__(self, arguments, stream: driver.CUstream) -> None:
-        """Launch over batch × heads_q × m_blocks CTAs, one for each tile; persistent ones, by wgmma and tcgen05, over
-        `resident`.
+        """Launch over `resident` CTAs: one for each tile of batch × heads_q × m_blocks, or of those that sequences have
+        where they have an order; or persistent ones, by wgmma and tcgen05.
 
         q … o          (…, rows, heads, dim) of the variant's dtype, 16-byte aligned; strides are multiples of 8
         lse            fp32; element (batch, head, row) at batch · stride + head · stride + begin + row
@@ -72,6 +73,7 @@ class Forward:
                        of each launch position, at [b · stride + head · stride + position]
         l2_head_section   heads (over all of the batch) whose tiles are launched m_block by m_block together: as many as
                        have their K and V in the L2 cache. Long rows first over many heads leave short ones for the end
+        order_sequence, order_start   `SequenceOrder` of common/sequence_order.py, of tiles of queries; null: none
         resident, tile_counter   persistent CTAs, and where they take the numbers of further tiles from: int32, 0 before
                        the launch, not read where each tile has a CTA
         scale, cap     positive
@@ -94,12 +96,12 @@ class Forward:
             mask_of(a),
             (a.batch, a.heads_q, a.heads_kv, a.m_blocks),
             a.dim,
-            (a.schedule, a.l2_head_section, a.positions, a.positions_stride_batch, a.positions_stride_head),
+            order_of(a),
             (a.resident, a.tile_counter),
             to_tanh,
             to_log2,
         ).launch(
-            grid=[a.resident if self.PERSISTENT else a.batch * a.heads_q * a.m_blocks, 1, 1],
+            grid=[a.resident, 1, 1],
             block=[self.threads, 1, 1],
             cluster=self.cluster,
             stream=stream,
@@ -127,7 +129,7 @@ class Forward:
         mask: Mask,
         shape: tuple[Int32, Int32, Int32, Int32],
         dim: Int32,
-        order: tuple[Int32, Int32, cute.Pointer, Int64, Int64],
+        order: Order,
         persistent: tuple[Int32, cute.Pointer],
         to_tanh: Float32,
         to_log2: Float32,
@@ -135,12 +137,12 @@ class Forward:
         thread, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
         batch, head, m_block = place_of(cta, shape, order)
-        tile_iterator = tile_iterator_of(lists, (batch, head, m_block))
         seq_q = sequence(queries, batch)
         seq_k = sequence(keys, batch)
         first_row = m_block * self.variant.tile_m
         storage = self.shared_memory()
         if first_row < seq_q.length:
+            tile_iterator = tile_iterator_of(lists, (batch, head, m_block))
             head_kv = self.kv_head_of(head, shape[1], shape[2])
             lse_row = lse + (batch * lse_strides[0] + head * lse_strides[1] + seq_q.begin + first_row)
             q_row, k_row = Int64(seq_q.begin) + first_row, Int64(seq_k.begin)
@@ -277,23 +279,6 @@ class Forward:
                 if total != 0.0:
                     value = lse(row_ref[i] * to_log2, total)
                 cute.make_tensor(lse_row + rows[i], cute.make_layout(1))[0] = value
-
-
-@cute.jit
-def place_of(number: Int32, shape, order) -> tuple[Int32, Int32, Int32]:
-    """(batch, head, m_block) of a tile's number in the order of launches."""
-    sequences, heads_q, _, m_blocks = shape
-    schedule, l2_head_section, positions, stride_batch, stride_head = order
-    heads_before = number // (l2_head_section * m_blocks) * l2_head_section
-    heads_here = cutlass.min(l2_head_section, sequences * heads_q - heads_before)
-    place = number - heads_before * m_blocks
-    m_block, group_head = place // heads_here, heads_before + place % heads_here
-    batch, head = group_head // heads_q, group_head % heads_q
-    if schedule == 1:
-        m_block = m_blocks - 1 - m_block
-    if schedule == 2:
-        m_block = read(positions, batch * stride_batch + head * stride_head + m_block)
-    return batch, head, m_block
 
 
 @cute.jit

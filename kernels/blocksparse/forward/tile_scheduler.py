@@ -29,7 +29,7 @@ from kernels.blocksparse.common.buffers import Buffers
 from kernels.blocksparse.common.clusters import ALONE, Cluster
 from kernels.blocksparse.common.list_reader import BlockList, Sequence, TileIterator, sequence
 from kernels.blocksparse.common.tile_counter import take_tile_number
-from kernels.blocksparse.forward.kernel import place_of
+from kernels.blocksparse.forward.tile_order import place_of, tiles_of
 
 TILE_STAGES = 2  # of announced tiles
 INTS, LONGS = 9, 2  # of an announced tile
@@ -84,7 +84,7 @@ def announce(
     resident, tile_counter = persistent
     ctas, rank = cluster
     shape = (*shape[:3], (shape[3] + ctas - 1) // ctas)
-    tiles = shape[0] * shape[1] * shape[3]
+    tiles = tiles_of(shape, order)
     batch, head, m_block, length = Int32(-1), Int32(0), Int32(0), Int32(0)
     if number < tiles:
         batch, head, m_block = place_of(number, shape, order)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from kernels.blocksparse.compile.runtime import arch_of, launch
+from kernels.blocksparse.launch.by_length import most_tiles, order_for, order_tensors
 from kernels.blocksparse.launch.forward import (
     EMULATED,
     INT32_MAX,
@@ -33,9 +34,10 @@ from kernels.blocksparse.launch.forward import (
     position_values,
     rows_values,
     sequence_values,
+    tiles_of_queries,
 )
 from kernels.blocksparse.lists.lpt import even_share
-from kernels.blocksparse.lists.types import OPEN, Band, BlockSparse, Intervals
+from kernels.blocksparse.lists.types import OPEN, Band, BlockSparse, Intervals, SequenceOrder
 from kernels.blocksparse.lists.write_order import with_order
 from kernels.blocksparse.planner.group_split import (
     L2_BYTES,
@@ -357,10 +359,13 @@ def concurrent_pairs(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: b
     """
     batch, rows = q.shape[:2] if q.dim() == 4 else (blocks.forward.partial.batch, 0)
     rows = rows or -(-q.shape[0] // batch)
+    by_length = order_of_keys(k, blocks) is not None
+    if by_length:  # then those of one sequence are concurrent
+        batch, rows = 1, min(blocks.m_blocks * blocks.tile_m, q.shape[0])
     units, heads, dim = batch * k.shape[-2] * group_split, q.shape[-2] // (k.shape[-2] * group_split), q.shape[-1]
     if deterministic and blocks.schedule.pairs is not None:
         return max(1, min(blocks.schedule.pairs, units))
-    if deterministic and has_longest_last(blocks) and blocks.backward is not None:
+    if deterministic and has_longest_last(blocks) and blocks.backward is not None and not by_length:
         n_blocks, size = max(blocks.backward.rows, 1), unit_bytes(rows, heads, dim)
         return causal_concurrent_pairs(max(units, 1), n_blocks, max(blocks.m_blocks, 1), heads, size, dim)
     if blocks.schedule.alike and not deterministic and dim <= LARGEST_DIM[128]:
@@ -375,6 +380,14 @@ def concurrent_pairs(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: b
     in_flight = -(-slots // n_blocks)  # pairs whose CTAs make so many waves
     held = L2_BYTES // max(unit_bytes(rows, heads, dim), 1)
     return even_share(units, max(min(held, BAND_PAIRS) if isinstance(blocks.mask, Band) else held, in_flight))
+
+
+def order_of_keys(k: Tensor, blocks: BlockSparse) -> SequenceOrder | None:
+    """The order of the sequences by which tiles of keys are launched, if there is one. Not under a schedule of its own
+    permutation, which may have blocks past a sequence's end before others."""
+    if blocks.lpt is None or blocks.backward is None or blocks.schedule.positions is not None:
+        return None
+    return order_for(blocks.lpt.keys, k, blocks.tile_n, blocks.backward.rows)
 
 
 def in_step(blocks: BlockSparse) -> bool:
@@ -450,6 +463,8 @@ def backward_launches(
     kind, positions = blocks.schedule.kind, blocks.schedule.positions
     if not deterministic and positions is None and blocks.lpt is not None and blocks.lpt.columns is not None:
         kind, positions = "permutation", blocks.lpt.columns
+    by_length = order_of_keys(k, blocks)
+    tiles = batch * n_blocks if by_length is None else most_tiles(k, blocks.tile_n, batch)
     rows_of = sequence_values(sequences)
     sizes: Values = {"batch": batch, "heads_q": heads_q, "m_blocks": m_blocks, "dim": dim}
     sizes_of_keys: Values = {"heads_kv": heads_kv, "n_blocks": n_blocks, "group_split": group_split}
@@ -480,9 +495,11 @@ def backward_launches(
             **list_values(lists.partial, lists.full),
             "partial_rank": ranks[0],
             "full_rank": ranks[1],
-            **reversal_values(blocks, pairs, batch * heads_kv * group_split, deterministic),
+            **reversal_values(blocks, pairs, batch * heads_kv * group_split, deterministic and by_length is None),
             **mask_values(blocks.mask, backward=True),
             **position_values(positions),
+            **order_tensors(by_length),
+            "tiles_to_launch": tiles * heads_kv * group_split,
             **sizes,
             **sizes_of_keys,
             "merged": int(blocks.merged),
@@ -556,7 +573,7 @@ def dq_values(
     softcap: float | None,
 ) -> Values:
     """The values of signature.DQ: tiles in the forward kernel's order, by as many CTAs as the device runs at once."""
-    tiles = sequences.batch * q.shape[-2] * blocks.m_blocks
+    tiles = tiles_of_queries(q, blocks, sequences.batch)
     return {
         **operand_values(q=q, k=k, v=v, do=do, dq=dq),
         **workspace.statistics,
@@ -564,7 +581,7 @@ def dq_values(
         **sequence_values(sequences),
         **list_values(blocks.forward.partial, blocks.forward.full),
         **mask_values(blocks.mask),
-        **order_values(blocks, k, sequences.batch, q.shape[-2]),
+        **order_values(blocks, q, k, sequences.batch),
         "tile_counter": workspace.tile_counter,
         "batch": sequences.batch,
         "heads_q": q.shape[-2],

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from kernels.blocksparse.compile.runtime import arch_of, launch
 from kernels.blocksparse.compile.supported import forward_tuning
+from kernels.blocksparse.launch.by_length import most_tiles, order_for, order_tensors
 from kernels.blocksparse.lists.lpt import even_share
-from kernels.blocksparse.lists.types import Band, Bits, BlockList, BlockMask, BlockSparse, Intervals
+from kernels.blocksparse.lists.types import Band, Bits, BlockList, BlockMask, BlockSparse, Intervals, SequenceOrder
 from kernels.blocksparse.spec.injection import NO_HOST_INJECTION, HostInjection
 from kernels.blocksparse.spec.signature import OPERAND_STRIDES
 from kernels.blocksparse.spec.variant import (
@@ -116,7 +117,7 @@ def forward(
     variant = for_operands(forward_variant(q, blocks, softcap, tuning, products), q, k, v, o)
     resident = resident_ctas(variant, q) if resident is None else resident
     cluster = cluster_size(variant)
-    few = resident is None or sequences.batch * q.shape[-2] * blocks.m_blocks <= resident
+    few = resident is None or tiles_of_queries(q, blocks, sequences.batch) <= resident
     tile_counter = None if few or cluster > 1 else torch.zeros(1, dtype=torch.int32, device=q.device)
     values = forward_values(
         *(q, k, v, o, lse, sequences, blocks),
@@ -252,7 +253,7 @@ def forward_values(
         if not (math.isfinite(number) and number > 0):
             raise ValueError(f"{name}: must be positive and finite, got {number}")
     batch, heads_q, heads_kv, m_blocks = sequences.batch, q.shape[-2], k.shape[-2], blocks.m_blocks
-    ctas = batch * heads_q * -(-m_blocks // cluster) * cluster
+    ctas = tiles_of_queries(q, blocks, batch, cluster)
     if ctas > INT32_MAX:
         raise ValueError(f"q: {ctas} tiles (batch × heads × m_blocks) are too many for one launch")
     if ctas == 0:
@@ -263,7 +264,7 @@ def forward_values(
         **sequence_values(sequences),
         **list_values(blocks.forward.partial, blocks.forward.full),
         **mask_values(blocks.mask),
-        **order_values(blocks, k, batch, heads_q, cluster),
+        **order_values(blocks, q, k, batch, cluster),
         "tile_counter": 0 if tile_counter is None else tile_counter,
         "batch": batch,
         "heads_q": heads_q,
@@ -276,15 +277,31 @@ def forward_values(
     }
 
 
-def order_values(blocks: BlockSparse, k: Tensor, batch: int, heads_q: int, cluster: int = 1) -> Values:
+def tiles_of_queries(q: Tensor, blocks: BlockSparse, batch: int, cluster: int = 1) -> int:
+    """Tiles to launch, of all heads: those that the sequences have at most, or as many for each as the longest has."""
+    of_head = batch * -(-blocks.m_blocks // cluster) * cluster
+    if order_of_queries(q, blocks) is not None:
+        of_head = most_tiles(q, blocks.tile_m, batch)
+    return of_head * q.shape[-2]
+
+
+def order_of_queries(q: Tensor, blocks: BlockSparse) -> SequenceOrder | None:
+    """The order of the sequences by which tiles of queries are launched, if there is one."""
+    return order_for(blocks.lpt and blocks.lpt.queries, q, blocks.tile_m, blocks.m_blocks)
+
+
+def order_values(blocks: BlockSparse, q: Tensor, k: Tensor, batch: int, cluster: int = 1) -> Values:
     """The order in which tiles of queries are launched: by the mask, or LPT; a section of heads after the other."""
     # a band's long rows are at one end, rows that are alike are equally long
     by_direction = cluster > 1 or blocks.lpt is None or isinstance(blocks.mask, Band)
     rows = None if by_direction else blocks.lpt.rows  # type: ignore[union-attr]
+    order = order_of_queries(q, blocks)
+    longest = None if order is None else min(blocks.m_blocks * blocks.tile_m, k.shape[0])
     return {
         **position_values(rows),
+        **order_tensors(order),
         "schedule": int(long_rows_last(blocks.mask)) if rows is None else 2,
-        "l2_head_section": query_heads_of_section(k, batch, heads_q, blocks.mask),
+        "l2_head_section": query_heads_of_section(k, batch, q.shape[-2], blocks.mask, longest),
     }
 
 
@@ -407,16 +424,20 @@ def long_rows_last(mask: BlockMask) -> bool:
     return not isinstance(mask, Band) or mask.left > mask.right
 
 
-def query_heads_of_section(k: Tensor, batch: int, heads_q: int, mask: BlockMask) -> int:
-    """Query heads of a section, over all of the batch: `l2_head_section`, shared out evenly."""
+def query_heads_of_section(k: Tensor, batch: int, heads_q: int, mask: BlockMask, longest: int | None = None) -> int:
+    """Query heads of a section: `l2_head_section`, shared out evenly over all of the batch, or where sections are of a
+    sequence each over that; longest: then keys of the longest one."""
     heads_kv = k.shape[-2]
-    return even_share(batch * heads_kv, l2_head_section(k, batch, mask)) * (heads_q // heads_kv)
+    if longest is None:
+        return even_share(batch * heads_kv, l2_head_section(k, batch, mask)) * (heads_q // heads_kv)
+    return even_share(heads_kv, l2_head_section(k, batch, mask, longest)) * (heads_q // heads_kv)
 
 
-def l2_head_section(k: Tensor, batch: int, mask: BlockMask) -> int:
+def l2_head_section(k: Tensor, batch: int, mask: BlockMask, longest: int | None = None) -> int:
     """KV heads that are launched together, at least 1: as many as do not exceed L2_BYTES or UNEVEN_L2_BYTES with the K
-    and V of an average sequence, of a window with those that tiles in flight look at."""
-    rows = k.shape[1] if k.dim() == 4 else -(-k.shape[0] // batch)
+    and V of the longest sequence, where that is said, or else of an average one; of a window with those that tiles in
+    flight look at."""
+    rows = longest if longest is not None else k.shape[1] if k.dim() == 4 else -(-k.shape[0] // batch)
     most = UNEVEN_L2_BYTES if isinstance(mask, Band | Intervals) else L2_BYTES
     if isinstance(mask, Band):
         rows = min(rows, mask.left + mask.right + WAVE_ROWS)

@@ -114,8 +114,8 @@ def finished(
         raise ValueError(f"tile_m: needs one of {TILES} for backward lists, got {tile_m}; backward=False makes none")
     blocks = BlockSparse(forward, None, mask, shape.tile_m, shape.tile_n, schedule or ASCENDING)
     if not backward:
-        return with_lpt_order(blocks)
-    blocks = with_lpt_order(with_backward(blocks, shape.n_blocks))
+        return with_lpt_order(blocks, shape.len_q)
+    blocks = with_lpt_order(with_backward(blocks, shape.n_blocks), shape.len_q, shape.len_k)
     if schedule is None:
         assert blocks.lpt is not None and blocks.lpt.columns is not None
         schedule = permutation(blocks.lpt.columns)

@@ -216,4 +216,4 @@ def _completed(
     if not backward:
         return blocks
     blocks = with_backward(blocks, shape.n_blocks)
-    return with_order(blocks, schedule) if ranks else with_lpt_order(blocks)
+    return with_order(blocks, schedule) if ranks else with_lpt_order(blocks, shape.len_q, shape.len_k)

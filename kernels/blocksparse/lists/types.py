@@ -179,15 +179,31 @@ class WriteOrder:
 
 
 @dataclass(frozen=True, eq=False)
+class SequenceOrder:
+    """Sequences in the order in which their tiles are launched: NOTE [sequences by length] of lpt.py.
+
+    sequence  int32 (batch,): the number of each
+    start     int32 (batch + 1,): tiles of those before it; the last one is the tiles of all
+    """
+
+    sequence: Tensor
+    start: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class LPTOrder:
     """Launch orders by LPT (longest processing time first), see lpt.py; they change times, not results.
 
     rows     int32 (batch|1, heads_q|1, m_blocks): the m block of each launch position of the forward pass
     columns  int32 (batch|1, 1, n_blocks): n blocks likewise, of the atomic backward pass; None without backward lists
+    queries  order of the sequences by their tiles of queries, of packed ones; None: as they come
+    keys     by their tiles of keys, for the backward pass; None: as they come
     """
 
     rows: Tensor
     columns: Tensor | None = None
+    queries: SequenceOrder | None = None
+    keys: SequenceOrder | None = None
 
 
 @dataclass(frozen=True, eq=False)

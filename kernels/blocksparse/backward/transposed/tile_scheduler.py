@@ -117,7 +117,7 @@ def announce(w, count: Int32) -> None:
     counts, order, lists, tile_n, sTile = w.counts, w.order, w.lists, w.tiling.tile_n, w.storage.sTile
     entries, stage = w.kernel.entries, stage_of(count, TILE_STAGES)
     if cute.arch.lane_idx() == 0:
-        tiles, number = tiles_of(counts), next_number(w, count == 0)
+        tiles, number = tiles_of(order, counts), next_number(w, count == 0)
         batch, unit, n_block, length = Int32(-1), Int32(0), Int32(0), Int32(0)
         if number < tiles:
             batch, unit, n_block = place_of(number, order, counts)

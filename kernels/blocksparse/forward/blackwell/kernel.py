@@ -47,6 +47,7 @@ from kernels.blocksparse.forward.blackwell.softmax_warps import softmax_tile
 from kernels.blocksparse.forward.blackwell.tuning import SOFTMAX_WARPS, blackwell_tuning
 from kernels.blocksparse.forward.kernel import Forward
 from kernels.blocksparse.forward.mainloop import Work
+from kernels.blocksparse.forward.tile_order import Order
 from kernels.blocksparse.forward.tile_scheduler import Tile
 from kernels.blocksparse.spec.sm100 import ROWS
 from kernels.blocksparse.spec.variant import NO_INJECTION, OF_TCGEN05, Injection, Variant
@@ -104,7 +105,7 @@ class BlackwellForward(Forward):
         mask: Mask,
         shape: tuple[Int32, Int32, Int32, Int32],
         dim: Int32,
-        order: tuple[Int32, Int32, cute.Pointer, Int64, Int64],
+        order: Order,
         persistent: tuple[Int32, cute.Pointer],
         to_tanh: Float32,
         to_log2: Float32,
@@ -283,7 +284,7 @@ class BlackwellForward(Forward):
                 if cutlass.const_expr(self.tuning.tma and self.tuning.lead):
                     query_tiles.meet(query_tiles.next_due(common.tiles), 64)
                 if lane == 0:
-                    total = common.shape[0] * common.shape[1] * common.shape[3]
+                    total = tile_scheduler.tiles_of(*problem[:2])
                     number = tile_scheduler.next_number(persistent[0], persistent[1], total)
                     tile_scheduler.announce(common.tile_pipeline, count + 1, number, tile_m, problem, persistent)
                 cute.arch.sync_warp()

@@ -25,6 +25,7 @@ from kernels.blocksparse.forward.hopper.mainloop import multiply_steps
 from kernels.blocksparse.forward.hopper.tuning import ROWS, WARPGROUP, hopper_tuning
 from kernels.blocksparse.forward.kernel import Forward
 from kernels.blocksparse.forward.mainloop import Work
+from kernels.blocksparse.forward.tile_order import Order
 from kernels.blocksparse.forward.tile_scheduler import Tile
 from kernels.blocksparse.spec.variant import NO_INJECTION, OF_CLUSTERS, OF_TMA, Injection, Variant
 
@@ -90,7 +91,7 @@ class HopperForward(Forward):
         mask: Mask,
         shape: tuple[Int32, Int32, Int32, Int32],
         dim: Int32,
-        order: tuple[Int32, Int32, cute.Pointer, Int64, Int64],
+        order: Order,
         persistent: tuple[Int32, cute.Pointer],
         to_tanh: Float32,
         to_log2: Float32,
@@ -151,7 +152,7 @@ class HopperForward(Forward):
             if more:
                 if announces:
                     resident, tile_counter = persistent
-                    total = common.shape[0] * common.shape[1] * common.shape[3]
+                    total = tile_scheduler.tiles_of(*problem[:2])
                     number = tile_scheduler.next_number(resident, tile_counter, total)
                     tile_scheduler.announce(common.tile_pipeline, count, number, variant.tile_m, problem, persistent)
                 cute.arch.sync_warp()
@@ -218,7 +219,7 @@ class HopperForward(Forward):
                     if cutlass.const_expr(self.tuning.lead):
                         cute.arch.barrier(barrier_id=self.next_due(), number_of_threads=64)
                     if announces:
-                        total = common.shape[0] * common.shape[1] * common.shape[3]
+                        total = tile_scheduler.tiles_of(*problem[:2])
                         number = tile_scheduler.next_number(*persistent, total, number, cluster)
                         number = tile_scheduler.announce(
                             common.tile_pipeline, count + 1, number, tile_m, problem, persistent, cluster

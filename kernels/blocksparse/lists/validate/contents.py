@@ -16,6 +16,7 @@ from kernels.blocksparse.lists.types import (
     BlockLists,
     BlockSparse,
     Intervals,
+    SequenceOrder,
     entries,
 )
 from kernels.blocksparse.lists.validate.shapes import Sizes
@@ -41,6 +42,12 @@ def check_contents(blocks: BlockSparse, sizes: Sizes) -> None:
     if blocks.lpt is not None:
         _check_permutation(blocks.lpt.rows, "blocks.lpt.rows", "m_block")
         _check_permutation(blocks.lpt.columns, "blocks.lpt.columns", "n_block")
+        for name, order, of, positions in (
+            ("queries", blocks.lpt.queries, rows, blocks.lpt.rows),
+            ("keys", blocks.lpt.keys, cols, blocks.lpt.columns),
+        ):
+            if order is not None:
+                _check_sequences(order, of, positions, f"blocks.lpt.{name}")
     if isinstance(blocks.mask, Intervals):
         bounds = blocks.mask.bounds
         _refuse(bounds < -OPEN, f"blocks.mask.bounds: needs no number below {-OPEN}", bounds)
@@ -181,6 +188,22 @@ def _check_permutation(positions: Tensor | None, name: str, what: str) -> None:
             raise ValueError(
                 f"{name}: needs every {what} once, got {positions[b, h].tolist()[:16]} for sequence {b}, head {h}"
             )
+
+
+def _check_sequences(order: SequenceOrder, tiles: Tensor, positions: Tensor | None, name: str) -> None:
+    """tiles: those of each sequence, int64 (batch,); positions: launch positions that go with the order."""
+    every = torch.arange(len(tiles), device=tiles.device)
+    if not torch.equal(order.sequence.sort().values.long(), every):
+        raise ValueError(f"{name}.sequence: needs every sequence once, got {order.sequence.tolist()[:16]}")
+    if not torch.equal(order.start[1:].long(), tiles[order.sequence.long()].cumsum(0)) or int(order.start[0]) != 0:
+        raise ValueError(
+            f"{name}.start: needs sums of the sequences' tiles, {tiles.tolist()[:16]} by number, got "
+            f"{order.start.tolist()[:16]}"
+        )
+    if positions is not None:
+        own = positions < tiles.view(-1, 1, 1)  # a sequence's own blocks; positions of one may serve all
+        if bool((own[..., 1:] > own[..., :-1]).any()):
+            raise ValueError(f"{name}: needs positions with each sequence's own blocks before those past its end")
 
 
 def _check_ascending(backward: tuple[_Listed, _Listed]) -> None:

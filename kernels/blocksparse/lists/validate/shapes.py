@@ -18,6 +18,7 @@ from kernels.blocksparse.lists.types import (
     BlockSparse,
     Intervals,
     LPTOrder,
+    SequenceOrder,
     WriteOrder,
 )
 from kernels.blocksparse.spec.variant import PAIR, PAIR_KEYS, WIDE
@@ -56,7 +57,7 @@ def check_shapes(
         raise ValueError("blocks.backward: needs backward lists (see transpose.with_backward), got None")
     _check_mask(blocks, sizes, device)
     _check_schedule(blocks.schedule, n_blocks, first, sizes, device)
-    _check_longest(blocks, n_blocks, first, device)
+    _check_lpt(blocks, n_blocks, first, sizes, device)
     if blocks.order is not None and blocks.backward is None:
         raise ValueError("blocks.order: needs backward lists beside it, got none")
     if blocks.order is not None and blocks.backward is not None:
@@ -95,6 +96,10 @@ def check_types(blocks: BlockSparse) -> None:
         _check_tensors(blocks.order, "blocks.order", "partial", "full")
     if blocks.lpt is not None:
         _check_type(blocks.lpt, LPTOrder, "blocks.lpt")
+        for name, order in (("queries", blocks.lpt.queries), ("keys", blocks.lpt.keys)):
+            if order is not None:
+                _check_type(order, SequenceOrder, f"blocks.lpt.{name}")
+                _check_tensors(order, f"blocks.lpt.{name}", "sequence", "start")
         _check_tensors(blocks.lpt, "blocks.lpt", "rows")
     if blocks.wide is not None:
         _check_type(blocks.wide, BlockSparse, "blocks.wide")
@@ -178,7 +183,7 @@ def _check_schedule(schedule: Schedule, n_blocks: int, first: torch.Size, sizes:
     _check_tensor(schedule.positions, "schedule.positions", torch.int32, shape, device)
 
 
-def _check_longest(blocks: BlockSparse, n_blocks: int, first: torch.Size, device: torch.device) -> None:
+def _check_lpt(blocks: BlockSparse, n_blocks: int, first: torch.Size, sizes: Sizes, device: torch.device) -> None:
     if blocks.lpt is None:
         return
     for name, tensor, heads, blocks_there in (
@@ -192,6 +197,13 @@ def _check_longest(blocks: BlockSparse, n_blocks: int, first: torch.Size, device
             needs = f"({_either(first[0])}, {_either(heads)}, {blocks_there})"
             raise ValueError(f"blocks.lpt.{name}: needs shape {needs}, no finer than the lists, got {shape}")
         _check_tensor(tensor, f"blocks.lpt.{name}", torch.int32, shape, device)
+    for name, order in (("queries", blocks.lpt.queries), ("keys", blocks.lpt.keys)):
+        if order is None:
+            continue
+        for field, x, size in (("sequence", order.sequence, sizes.batch), ("start", order.start, sizes.batch + 1)):
+            if tuple(x.shape) != (size,):
+                raise ValueError(f"blocks.lpt.{name}.{field}: needs shape ({size},), got {tuple(x.shape)}")
+            _check_tensor(x, f"blocks.lpt.{name}.{field}", torch.int32, (size,), device)
 
 
 def _check_type(value: object, kind: type, name: str) -> None:

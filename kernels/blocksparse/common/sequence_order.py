@@ -1,0 +1,50 @@
+# CuTe DSL is traced: shapes and values have no static types
+# mypy: ignore-errors
+"""Packed sequences in the order in which their tiles are launched: NOTE [sequences by length] of lists/by_length.py."""
+
+from typing import NamedTuple
+
+import cutlass
+from cutlass import Boolean, Int32, cute
+
+from kernels.blocksparse.common.list_reader import read
+
+
+class SequenceOrder(NamedTuple):
+    """The order of the sequences, on the device; null pointers: as they come, each with tiles as the longest has.
+
+    sequence  int32 (sequences,): the number of each
+    start     int32 (sequences + 1,): tiles of those before it, ascending; the last one is the tiles of all
+    """
+
+    sequence: cute.Pointer
+    start: cute.Pointer
+
+    @property
+    def given(self) -> Boolean:
+        """True where there is an order."""
+        return self.start.toint() != 0
+
+    def tiles(self, sequences: Int32) -> Int32:
+        """Tiles of all sequences, of an order that is given."""
+        return read(self.start, sequences)
+
+
+def order_of(arguments) -> SequenceOrder:
+    """The order among a kernel's arguments."""
+    return SequenceOrder(arguments.order_sequence, arguments.order_start)
+
+
+@cute.jit
+def sequence_at(order: SequenceOrder, sequences: Int32, tile: Int32) -> tuple[Int32, Int32, Int32]:
+    """(number, tiles of those before it, its own tiles, at least 1) of the sequence that has this tile, of an order
+    that is given; of a tile past the last one, of the last sequence. By bisection."""
+    least, end = Int32(0), sequences
+    while end - least > 1:
+        middle = (least + end) // 2
+        if read(order.start, middle) <= tile:
+            least = middle
+        else:
+            end = middle
+    before = read(order.start, least)
+    return read(order.sequence, least), before, cutlass.max(read(order.start, least + 1) - before, 1)
