@@ -101,7 +101,7 @@ def launch_visits(
         launched = launch_sequence(batch, units, n_blocks, concurrent_pairs, first_reversed)
     else:
         own = dict(sequence_tiles)
-        launched = by_sequences(sequence_tiles, units, concurrent_pairs)
+        launched = by_sequences(sequence_tiles, units, n_blocks, concurrent_pairs)
     for b, unit, position in launched:
         head_kv = unit // group_split
         n_block = [n for n in order[b % len(order)][head_kv % len(order[0])] if n < own[b]][position]
@@ -178,10 +178,12 @@ def launch_sequence(
 
 
 def by_sequences(
-    sequence_tiles: Sequence[tuple[int, int]], units: int, concurrent_pairs: int | None = None
+    sequence_tiles: Sequence[tuple[int, int]], units: int, n_blocks: int, concurrent_pairs: int | None = None
 ) -> Iterator[tuple[int, int, int]]:
     """(sequence, unit, launch position among the sequence's own tiles) of each CTA, sequence after sequence.
-    sequence_tiles: as for `launch_visits`."""
+    sequence_tiles: as for `launch_visits`; of a sequence that has fewer tiles than the n_blocks of the longest one more
+    units are concurrent, so that their tiles are as many."""
     for number, tiles in sequence_tiles:
-        for _, unit, position in launch_sequence(1, units, tiles, concurrent_pairs):
+        pairs = None if concurrent_pairs is None or not tiles else concurrent_pairs * n_blocks // tiles
+        for _, unit, position in launch_sequence(1, units, tiles, pairs):
             yield number, unit, position

@@ -39,6 +39,7 @@ from torch import Tensor  # noqa: E402
 
 from kernels.blocksparse.compile import runtime  # noqa: E402
 from kernels.blocksparse.launch import backward as launch_backward  # noqa: E402
+from kernels.blocksparse.launch import concurrency  # noqa: E402
 from kernels.blocksparse.launch import forward as launch  # noqa: E402
 from kernels.blocksparse.lists.halves import halve_keys  # noqa: E402
 from kernels.blocksparse.planner.planner import least_blocking  # noqa: E402
@@ -71,7 +72,7 @@ class Passes:
         )
         self.lists = {False: self.halved(of.blocks)}
         self.lists[True] = self.lists[False]
-        if not launch_backward.in_step(of.blocks):
+        if not concurrency.in_step(of.blocks):
             heads = {"heads_q": entry.heads_q, "heads_kv": entry.heads_kv}
             self.lists[True] = self.halved(least_blocking(of.blocks, **heads, dim=entry.dim).blocks)
 

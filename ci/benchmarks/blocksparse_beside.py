@@ -41,7 +41,7 @@ from blocksparse_speed import DISAGREE, Results, build_ahead, run_all  # noqa: E
 from torch import Tensor  # noqa: E402
 
 from kernels.blocksparse.api import block_sparse_attention  # noqa: E402
-from kernels.blocksparse.launch.backward import in_step  # noqa: E402
+from kernels.blocksparse.launch.concurrency import in_step  # noqa: E402
 from kernels.blocksparse.lists.types import BlockSparse  # noqa: E402
 from kernels.blocksparse.planner.planner import least_blocking  # noqa: E402
 from kernels.blocksparse.spec.variant import WIDEST_DIM  # noqa: E402

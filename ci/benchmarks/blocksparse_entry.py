@@ -34,6 +34,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from kernels.blocksparse.api import block_sparse_attention
 from kernels.blocksparse.compile import runtime
 from kernels.blocksparse.launch import backward as launch_backward
+from kernels.blocksparse.launch import concurrency
 from kernels.blocksparse.launch import forward as launch
 from kernels.blocksparse.lists.bands import band
 from kernels.blocksparse.lists.types import BlockSparse
@@ -116,7 +117,7 @@ def compared(calls: dict[str, Callable[[], Any]], cuda: bool) -> dict[str, float
 def schedules(entry: Entry, blocks: BlockSparse) -> dict[str, BlockSparse]:
     """The lists under the default schedule; where CTAs wait under that, also under a computed one."""
     found = {"default": blocks}
-    if not launch_backward.in_step(blocks):
+    if not concurrency.in_step(blocks):
         heads = {"heads_q": entry.heads_q, "heads_kv": entry.heads_kv}
         found["planned"] = least_blocking(blocks, **heads, dim=entry.dim).blocks
     return found

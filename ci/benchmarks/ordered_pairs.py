@@ -40,6 +40,7 @@ from blocksparse_masks import Entry, blocks_of, operands  # noqa: E402
 
 from kernels.blocksparse.compile import runtime  # noqa: E402
 from kernels.blocksparse.launch import backward as launch_backward  # noqa: E402
+from kernels.blocksparse.launch import concurrency  # noqa: E402
 from kernels.blocksparse.launch import forward as launch  # noqa: E402
 from kernels.blocksparse.lists.halves import halve_keys  # noqa: E402
 from kernels.blocksparse.lists.types import BlockSparse  # noqa: E402
@@ -125,9 +126,9 @@ def ways_of(row: Row, blocks: BlockSparse) -> dict[str, Way]:
 
     default, of = halved(blocks), {"heads_q": row.heads, "heads_kv": row.heads_kv, "batch": row.batch, "dim": row.dim}
     found = {"atomic": Way(default, False), "default": Way(default, True)}
-    if launch_backward.has_longest_last(default):
+    if concurrency.has_longest_last(default):
         found["unreversed"] = Way(default, True, atomic_pairs(row, default), False)
-    if not launch_backward.in_step(blocks):
+    if not concurrency.in_step(blocks):
         plan = least_blocking(blocks, **of)
         found[f"planned ({plan.pairs}, {plan.chosen[0]})"] = Way(halved(plan.blocks), True)
     found |= {f"default p{pairs}": Way(default, True, pairs) for pairs in row.default}
@@ -140,8 +141,8 @@ def ways_of(row: Row, blocks: BlockSparse) -> dict[str, Way]:
 def atomic_pairs(row: Row, blocks: BlockSparse) -> int:
     """Concurrent pairs of atomic adds, of as many units as ordered adds have."""
     q = torch.empty(row.batch, row.tokens, row.heads, row.dim, dtype=torch.bfloat16, device="meta")
-    split = launch_backward.group_split_of(blocks, row.batch, row.heads, row.heads_kv, True)
-    return launch_backward.concurrent_pairs(q, q[:, :, : row.heads_kv], blocks, False, split)
+    split = concurrency.group_split_of(blocks, row.batch, row.heads, row.heads_kv, True)
+    return concurrency.concurrent_pairs(q, q[:, :, : row.heads_kv], blocks, False, split)
 
 
 class Passes:

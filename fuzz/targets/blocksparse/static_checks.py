@@ -64,13 +64,8 @@ def as_metadata(blocks: BlockSparse) -> block_lists.CheckedLists:
 def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> dq_visits.Visits | None:
     """The order in which the backward kernel's CTAs wait for and release semaphores, predicted from lists on the CPU. A
     pair of CTAs is one visitor. None where a mutant's protocol cannot be predicted."""
-    from kernels.blocksparse.launch.backward import (
-        concurrent_pairs,
-        group_split_of,
-        has_longest_last,
-        last_group,
-        order_of_keys,
-    )
+    from kernels.blocksparse.launch.by_length import order_of_keys
+    from kernels.blocksparse.launch.concurrency import concurrent_pairs, group_split_of, has_longest_last, last_group
 
     p = case.problem
     lists, schedule, merged, launched = blocks.backward, blocks.schedule, blocks.merged, blocks
@@ -89,8 +84,8 @@ def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> dq_visits.Visits 
     else:
         assert blocks.order is not None
         order, releases = blocks.order, None
-    group_split = group_split_of(launched, p.batch, p.heads_q, p.heads_kv, True)
-    q, k = (_rows_of(p, heads) for heads in (p.heads_q, p.heads_kv))
+    q, k = (_operand(p, *of) for of in ((p.heads_q, p.lengths_q), (p.heads_kv, p.lengths_k)))
+    group_split = group_split_of(launched, p.batch, p.heads_q, p.heads_kv, True, k)
     partial, full = lists.partial, lists.full
     pairs = concurrent_pairs(q, k, launched, True, group_split)
     by_length = order_of_keys(k, launched)
@@ -124,7 +119,7 @@ def _tiles_of(order: SequenceOrder) -> list[tuple[int, int]]:
     return list(zip(order.sequence.tolist(), order.start.diff().tolist(), strict=True))
 
 
-def _rows_of(problem: AnyProblem, heads: int) -> Tensor:
-    """An operand of queries as the launcher takes it, without storage."""
-    rows = (sum(problem.lengths_q),) if problem.layout == "packed" else (problem.batch, problem.len_q)
+def _operand(problem: AnyProblem, heads: int, lengths: tuple[int, ...]) -> Tensor:
+    """An operand as the launcher takes it, without storage."""
+    rows = (sum(lengths),) if problem.layout == "packed" else (problem.batch, max(lengths, default=0))
     return torch.empty((*rows, heads, problem.dim), dtype=problem.torch_dtype, device="meta")

@@ -18,9 +18,11 @@ from kernels.blocksparse.backward.dq_accumulator import Tiles, dq_product, is_ad
 from kernels.blocksparse.backward.gemms import share, store_float32
 from kernels.blocksparse.backward.load import store_rows
 from kernels.blocksparse.backward.tiling import THREADS, choose_tiling
+from kernels.blocksparse.common import sequence_order
 from kernels.blocksparse.common.arguments import entry, operand, sequences_of
 from kernels.blocksparse.common.layouts import tile_layout
 from kernels.blocksparse.common.list_reader import Operand, Sequences, sequence
+from kernels.blocksparse.common.sequence_order import SequenceOrder
 from kernels.blocksparse.common.tile_loads import TileCopy
 from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant
 
@@ -45,8 +47,9 @@ class Postprocess:
     @entry("postprocess")
     @cute.jit
     def __call__(self, arguments, stream: driver.CUstream) -> None:
-        """Launch over batch x heads_q x m_blocks CTAs, at least one, and, where group_split is more than 1, batch x
-        heads_kv x n_blocks more.
+        """Launch over `tiles_to_launch` CTAs, at least one, and, where group_split is more than 1,
+        `key_tiles_to_launch` more: batch x heads_q x m_blocks and batch x heads_kv x n_blocks or, where sequences have
+        an order, as many as they have tiles at most.
 
         dq, dk, dv   outputs: (…, rows, heads, dim) of the variant's dtype, or float32, 16-byte aligned; strides are
                      multiples of 8
@@ -55,8 +58,7 @@ class Postprocess:
                      ones; null where adds were atomic
         """
         a = arguments
-        of_queries = a.batch * a.heads_q * a.m_blocks
-        of_keys = a.batch * a.heads_kv * a.n_blocks if a.group_split > 1 else Int32(0)
+        of_keys = a.key_tiles_to_launch if a.group_split > 1 else Int32(0)
         self.kernel(
             operand(a, "dq"),
             (operand(a, "dk"), operand(a, "dv")),
@@ -64,14 +66,15 @@ class Postprocess:
             a.dkv_sum.align(16),
             sequences_of(a, "q"),
             sequences_of(a, "k"),
-            (a.heads_q, a.m_blocks, Tiles(a.tiles_stride_batch, a.tiles_total)),
-            (a.heads_kv, a.n_blocks, Tiles(a.key_tiles_stride_batch, a.key_tiles_total)),
-            of_queries,
+            ((a.batch, a.heads_q, a.m_blocks), Tiles(a.tiles_stride_batch, a.tiles_total)),
+            ((a.batch, a.heads_kv, a.n_blocks), Tiles(a.key_tiles_stride_batch, a.key_tiles_total)),
+            (sequence_order.order_of(a), sequence_order.order_of(a, "key_")),
+            a.tiles_to_launch,
             a.group_split,
             a.dim,
             a.scale,
         ).launch(
-            grid=[of_queries + of_keys, 1, 1],
+            grid=[a.tiles_to_launch + of_keys, 1, 1],
             block=[THREADS, 1, 1],
             stream=stream,
             min_blocks_per_mp=self.ctas_per_sm,
@@ -88,8 +91,9 @@ class Postprocess:
         dkv_sum: cute.Pointer,
         queries: Sequences,
         keys: Sequences,
-        sizes_q: tuple[Int32, Int32, Tiles],
-        sizes_k: tuple[Int32, Int32, Tiles],
+        sizes_q: tuple[tuple[Int32, Int32, Int32], Tiles],
+        sizes_k: tuple[tuple[Int32, Int32, Int32], Tiles],
+        orders: tuple[SequenceOrder, SequenceOrder],
         of_queries: Int32,
         group_split: Int32,
         dim: Int32,
@@ -105,16 +109,17 @@ class Postprocess:
         sdKV = cute.make_tensor(shared.iterator, tile_layout(tiling.tile_n, tiling.dim))
         copy = TileCopy(self.dtype, THREADS, tiling.dim, thread, dim)
         if cta < of_queries:
-            self.queries(mdQ, sums, queries, sizes_q, cta, copy, sdQ, thread, scale)
+            self.queries(mdQ, sums, queries, sizes_q, orders[0], cta, copy, sdQ, thread, scale)
         else:
-            self.keys(mdKV, dkv_sum, keys, sizes_k, cta - of_queries, group_split, copy, sdKV, thread)
+            self.keys(mdKV, dkv_sum, keys, sizes_k, orders[1], cta - of_queries, group_split, copy, sdKV, thread)
 
     @cute.jit
-    def queries(self, mdQ, sums, queries, sizes, cta, copy, sdQ, thread, scale) -> None:
-        """One tile of dQ. sums: (dq_sum, semaphores); sizes: (heads_q, m_blocks, tiles)."""
-        tiling, (heads, m_blocks, tiles), (dq_sum, semaphores) = self.tiling, sizes, sums
-        added = self.is_added(semaphores, cta)
-        m_block, head, batch = cta % m_blocks, cta // m_blocks % heads, cta // m_blocks // heads
+    def queries(self, mdQ, sums, queries, sizes, order, cta, copy, sdQ, thread, scale) -> None:
+        """One tile of dQ. sums: (dq_sum, semaphores); sizes: ((sequences, heads_q, m_blocks), tiles)."""
+        tiling, (shape, tiles), (dq_sum, semaphores) = self.tiling, sizes, sums
+        batch, head, m_block = sequence_order.tile_at(order, *shape, cta)
+        number = (batch * shape[1] + head) * shape[2] + cutlass.min(m_block, shape[2] - 1)
+        added = self.is_added(semaphores, number)
         seq_q = sequence(queries, batch)
         tile = tile_number(tiles, batch, head, seq_q.begin, tiling.tile_m) + m_block
         mma = dq_product(tiling, self.dtype).tiled_mma()
@@ -133,10 +138,10 @@ class Postprocess:
                 self.store(copy, mma, rdQ, sdQ, mdQ, place, thread, more, tiling.dq_by_dim)
 
     @cute.jit
-    def keys(self, mdKV, dkv_sum, keys, sizes, cta, group_split, copy, sdKV, thread) -> None:
-        """One tile of dK and dV. sizes: (heads_kv, n_blocks, tiles)."""
-        tiling, (heads, n_blocks, tiles) = self.tiling, sizes
-        n_block, head, batch = cta % n_blocks, cta // n_blocks % heads, cta // n_blocks // heads
+    def keys(self, mdKV, dkv_sum, keys, sizes, order, cta, group_split, copy, sdKV, thread) -> None:
+        """One tile of dK and dV. sizes: ((sequences, heads_kv, n_blocks), tiles)."""
+        tiling, (shape, tiles) = self.tiling, sizes
+        batch, head, n_block = sequence_order.tile_at(order, *shape, cta)
         seq_k = sequence(keys, batch)
         first_row = n_block * tiling.tile_n
         mma = keys_product(tiling, self.dtype).tiled_mma()

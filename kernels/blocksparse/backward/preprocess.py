@@ -14,8 +14,10 @@ from cuda.bindings import driver
 from cutlass import Float32, Int32, Int64, cute
 
 from kernels.blocksparse.backward import dq_accumulator
+from kernels.blocksparse.common import sequence_order
 from kernels.blocksparse.common.arguments import entry, operand, sequences_of
 from kernels.blocksparse.common.list_reader import Operand, Sequence, Sequences, read, sequence
+from kernels.blocksparse.common.sequence_order import SequenceOrder
 from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant, semaphores_of_tile
 
 THREADS = 256
@@ -41,7 +43,8 @@ class Preprocess:
     @entry("preprocess")
     @cute.jit
     def __call__(self, arguments, stream: driver.CUstream) -> None:
-        """Launch over batch x heads_q x m_blocks CTAs, at least one.
+        """Launch over `tiles_to_launch` CTAs, at least one: batch x heads_q x m_blocks or, where sequences have an
+        order, as many as they have tiles at most.
 
         o, do          (…, rows, heads, dim) of the variant's dtype, 16-byte aligned; strides are multiples of 8
         lse            fp32, as forward writes it
@@ -51,6 +54,7 @@ class Preprocess:
                        NOTE [first add] of dq_accumulator.py
         semaphores     int32 (semaphores_of_tile, batch, heads_q, m_blocks): zeroed. Variants with a separate dQ have
                        neither of the two
+        order_*        common/sequence_order.py's SequenceOrder, of tiles of queries; null: none
         """
         a = arguments
         self.kernel(
@@ -62,11 +66,11 @@ class Preprocess:
             sequences_of(a, "q"),
             a.tile_counter,
             a.semaphores,
-            a.heads_q,
-            a.m_blocks,
+            (a.batch, a.heads_q, a.m_blocks),
+            sequence_order.order_of(a),
             a.dim,
             dq_accumulator.Tiles(a.tiles_stride_batch, a.tiles_total),
-        ).launch(grid=[a.batch * a.heads_q * a.m_blocks, 1, 1], block=[THREADS, 1, 1], stream=stream)
+        ).launch(grid=[a.tiles_to_launch, 1, 1], block=[THREADS, 1, 1], stream=stream)
 
     @cute.kernel
     def kernel(
@@ -79,18 +83,17 @@ class Preprocess:
         queries: Sequences,
         tile_counter: cute.Pointer,
         semaphores: cute.Pointer,
-        heads_q: Int32,
-        m_blocks: Int32,
+        shape: tuple[Int32, Int32, Int32],
+        order: SequenceOrder,
         dim: Int32,
         tiles: dq_accumulator.Tiles,
     ) -> None:
         thread, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
-        m_block, head, batch = cta % m_blocks, cta // m_blocks % heads_q, cta // m_blocks // heads_q
+        batch, head, m_block = sequence_order.tile_at(order, *shape, cta)
         if thread == 0:
             if cutlass.const_expr(not self.variant.separate_dq):
-                for i in cutlass.range_constexpr(semaphores_of_tile(self.variant.tile_m, self.variant.dim_padded)):
-                    self.clear(semaphores + (i * cute.arch.grid_dim()[0] + cta))
+                self.clear_all(semaphores, shape, (batch, head, m_block))
             if cta == 0:
                 write(tile_counter, Int32(0), Int32(0))
         seq_q = sequence(queries, batch)
@@ -103,6 +106,16 @@ class Preprocess:
                 size = cutlass.const_expr(self.variant.tile_m * self.variant.dim_padded)
                 if dq_sum.toint() != 0:
                     self.zero(dq_sum + tile * size, thread, size)
+
+    @cute.jit
+    def clear_all(self, semaphores, shape, place) -> None:
+        """The semaphores of a tile, if it is one. shape: (sequences, heads_q, m_blocks); place: of its coordinates."""
+        sequences, heads_q, m_blocks = shape
+        batch, head, m_block = place
+        if m_block < m_blocks:
+            first = (batch * heads_q + head) * m_blocks + m_block
+            for i in cutlass.range_constexpr(semaphores_of_tile(self.variant.tile_m, self.variant.dim_padded)):
+                self.clear(semaphores + (i * sequences * heads_q * m_blocks + first))
 
     @cute.jit
     def rows(

@@ -24,7 +24,8 @@ class Order(NamedTuple):
 
     schedule      0 ascending n blocks, 1 descending, 2 from positions
     positions     int32: n block of each launch position, at [b·stride_batch + h·stride_head + position], h a KV head
-    pairs         concurrent (batch, unit) pairs: their positions are interleaved
+    pairs         concurrent (batch, unit) pairs: their positions are interleaved; where sequences have an order, those
+                  of the longest one
     tile_counter  int32, zero before the launch
     semaphores    int32 (semaphores_of_tile, batch, heads_q, m_blocks)
     reversed_from first pair of the reversed groups, of which it begins one: NOTE [reversed groups]; none in variants
@@ -163,9 +164,10 @@ def place_of(number: Int32, order: Order, counts: Counts):
         sequences = Int32(1)
         if past:
             number = Int32(0)
-    first = number // (tiles * order.pairs) * order.pairs
+    pairs = order.pairs * counts.n_blocks // tiles  # so that as many tiles are concurrent in a shorter sequence
+    first = number // (tiles * pairs) * pairs
     number = number - first * tiles
-    concurrent_pairs = cutlass.min(order.pairs, sequences * counts.units - first)
+    concurrent_pairs = cutlass.min(pairs, sequences * counts.units - first)
     position = number // concurrent_pairs
     pair = first + number - position * concurrent_pairs
     batch = pair // counts.units

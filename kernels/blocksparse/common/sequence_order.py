@@ -30,9 +30,9 @@ class SequenceOrder(NamedTuple):
         return read(self.start, sequences)
 
 
-def order_of(arguments) -> SequenceOrder:
-    """The order among a kernel's arguments."""
-    return SequenceOrder(arguments.order_sequence, arguments.order_start)
+def order_of(arguments, of: str = "") -> SequenceOrder:
+    """The order among a kernel's arguments. of: "key_" for the one of tiles of keys, beside another."""
+    return SequenceOrder(getattr(arguments, f"{of}order_sequence"), getattr(arguments, f"{of}order_start"))
 
 
 @cute.jit
@@ -48,3 +48,19 @@ def sequence_at(order: SequenceOrder, sequences: Int32, tile: Int32) -> tuple[In
             end = middle
     before = read(order.start, least)
     return read(order.sequence, least), before, cutlass.max(read(order.start, least + 1) - before, 1)
+
+
+@cute.jit
+def tile_at(
+    order: SequenceOrder, sequences: Int32, heads: Int32, blocks: Int32, number: Int32
+) -> tuple[Int32, Int32, Int32]:
+    """(batch, head, block) of a tile's number where no tile needs another: by the order, or of `blocks` for each
+    sequence. A number past the last tile has a block that no sequence has."""
+    block, head, batch = number % blocks, number // blocks % heads, number // blocks // heads
+    if order.given:
+        tile, head = number // heads, number % heads
+        batch, before, _ = sequence_at(order, sequences, tile)
+        block = tile - before
+        if tile >= order.tiles(sequences):
+            block = blocks
+    return batch, head, block

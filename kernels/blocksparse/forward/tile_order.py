@@ -16,7 +16,7 @@ class Order(NamedTuple):
     """Order of the work of all CTAs.
 
     schedule         0 for a head's tiles from the first, 1 from the last, 2 from positions
-    l2_head_section  heads whose tiles are launched together
+    l2_head_section  heads whose tiles are launched together; where sequences have an order, of the longest one
     positions        int32: m block of each launch position, at [b·stride_batch + h·stride_head + position]
     sequences        order of the sequences, each of which then has sections of its own
     """
@@ -59,8 +59,9 @@ def place_of(number: Int32, shape, order: Order) -> tuple[Int32, Int32, Int32]:
         sequences = Int32(1)
         if past:
             number = Int32(0)
-    heads_before = number // (order.l2_head_section * tiles) * order.l2_head_section
-    heads_here = cutlass.min(order.l2_head_section, sequences * heads_q - heads_before)
+    section = order.l2_head_section * m_blocks // tiles  # so that as many tiles are in one of a shorter sequence
+    heads_before = number // (section * tiles) * section
+    heads_here = cutlass.min(section, sequences * heads_q - heads_before)
     place = number - heads_before * tiles
     m_block, group_head = place // heads_here, heads_before + place % heads_here
     batch, head = first + group_head // heads_q, group_head % heads_q

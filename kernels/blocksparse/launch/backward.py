@@ -15,7 +15,14 @@ import torch
 from torch import Tensor
 
 from kernels.blocksparse.compile.runtime import arch_of, launch
-from kernels.blocksparse.launch.by_length import most_tiles, order_for, order_tensors
+from kernels.blocksparse.launch.by_length import (
+    order_of_keys,
+    order_of_partials,
+    order_of_queries,
+    order_values,
+    tiles_to_launch,
+)
+from kernels.blocksparse.launch.concurrency import concurrent_pairs, group_split_of, has_longest_last, last_group
 from kernels.blocksparse.launch.forward import (
     EMULATED,
     INT32_MAX,
@@ -24,31 +31,20 @@ from kernels.blocksparse.launch.forward import (
     broadcast_strides,
     fits,
     for_operands,
+    launch_order,
     list_values,
     lse_values,
     mask_kind,
     mask_values,
     multiprocessors,
     operand_values,
-    order_values,
     position_values,
     rows_values,
     sequence_values,
     tiles_of_queries,
 )
-from kernels.blocksparse.lists.lpt import even_share
-from kernels.blocksparse.lists.types import OPEN, Band, BlockSparse, Intervals, SequenceOrder
+from kernels.blocksparse.lists.types import BlockSparse
 from kernels.blocksparse.lists.write_order import with_order
-from kernels.blocksparse.planner.group_split import (
-    L2_BYTES,
-    PAIRS,
-    SLOTS,
-    choose_group_split,
-    in_step_group_split,
-    ordered_concurrent_pairs,
-    unit_bytes,
-)
-from kernels.blocksparse.planner.reversed_group import causal_concurrent_pairs
 from kernels.blocksparse.spec.injection import NO_HOST_INJECTION, HostInjection
 from kernels.blocksparse.spec.variant import (
     LARGEST_DIM,
@@ -63,7 +59,6 @@ from kernels.blocksparse.spec.variant import (
 )
 
 CAPPED = (("step_m", 64),)  # at head dim 64 with a soft cap: registers of steps of 128 queries would be spilled
-BAND_PAIRS = 4  # of windows, whose queries more pairs could have in the L2 cache: 2 to 4 % slower with eight
 SCHEDULES = {"ascending": 0, "descending": 1, "permutation": 2}
 
 
@@ -311,7 +306,7 @@ def make_workspace(
     tiles = (m_blocks, batch * m_blocks) if q.dim() == 4 else (1, q.shape[0] // tile_m + batch)
     key_tiles = (n_blocks, batch * n_blocks) if q.dim() == 4 else (1, k.shape[0] // tile_n + batch)
     if group_split is None:
-        group_split = group_split_of(blocks, batch, heads_q, heads_kv, deterministic)
+        group_split = group_split_of(blocks, batch, heads_q, heads_kv, deterministic, k)
     rows, dim = heads_q * tiles[1] * tile_m, padded_dim(q.shape[-1])
     floats = torch.empty(rows * (2 if separate_dq else dim + 2), dtype=torch.float32, device=q.device)
     lse2, delta, dq_sum = floats.split([rows, rows, floats.numel() - 2 * rows])
@@ -330,81 +325,9 @@ def key_tiles_of(blocks: BlockSparse) -> tuple[int, int]:
     return (2 * n_blocks, PAIR_KEYS // 2) if blocks.tile_n == PAIR_KEYS else (n_blocks, blocks.tile_n)
 
 
-def group_split_of(blocks: BlockSparse, batch: int, heads_q: int, heads_kv: int, deterministic: bool) -> int:
-    """Units of each KV head, of blocks with backward lists: `choose_group_split`; where adds are ordered what the
-    schedule was computed for, or of descending bands `in_step_group_split`."""
-    if deterministic and blocks.schedule.group_split is not None:
-        return blocks.schedule.group_split
-    shape = (batch, heads_q, heads_kv, blocks.m_blocks, 0 if blocks.backward is None else blocks.backward.rows)
-    if deterministic and is_descending(blocks):
-        return in_step_group_split(*shape)
-    return choose_group_split(*shape, deterministic)
-
-
 def heads_of(q: Tensor, k: Tensor) -> tuple[int, int]:
     """Query heads and KV heads."""
     return q.shape[-2], k.shape[-2]
-
-
-def concurrent_pairs(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: bool, group_split: int = 1) -> int:
-    """Number of concurrent (sequence, unit) pairs.
-
-    As many as have the Q, dO and sums of dQ that they look at in the L2 cache, so that the long CTAs of several pairs
-    come before the short ones of any, and at least as many as have CTAs for all multiprocessors: a wave and a half, or
-    four where masks are intervals, documents for example, whose CTAs are of very unequal length; of bands no more than
-    BAND_PAIRS beyond those. Ordered adds: what the schedule was computed for, or PAIRS, or of scattered blocks what
-    `ordered_concurrent_pairs` says; but where CTAs hardly wait for one another (`in_step`) as first said, and of causal
-    masks what `causal_concurrent_pairs` says. Atomic adds where rows are alike, up to head dim 128: 1, as no CTA is
-    longer than another, and those of a pair load the same Q and dO at a time.
-    """
-    batch, rows = q.shape[:2] if q.dim() == 4 else (blocks.forward.partial.batch, 0)
-    rows = rows or -(-q.shape[0] // batch)
-    by_length = order_of_keys(k, blocks) is not None
-    if by_length:  # then those of one sequence are concurrent
-        batch, rows = 1, min(blocks.m_blocks * blocks.tile_m, q.shape[0])
-    units, heads, dim = batch * k.shape[-2] * group_split, q.shape[-2] // (k.shape[-2] * group_split), q.shape[-1]
-    if deterministic and blocks.schedule.pairs is not None:
-        return max(1, min(blocks.schedule.pairs, units))
-    if deterministic and has_longest_last(blocks) and blocks.backward is not None and not by_length:
-        n_blocks, size = max(blocks.backward.rows, 1), unit_bytes(rows, heads, dim)
-        return causal_concurrent_pairs(max(units, 1), n_blocks, max(blocks.m_blocks, 1), heads, size, dim)
-    if blocks.schedule.alike and not deterministic and dim <= LARGEST_DIM[128]:
-        return 1
-    if deterministic and not in_step(blocks):
-        scattered = not isinstance(blocks.mask, Band | Intervals)  # then CTAs may look at any rows
-        return ordered_concurrent_pairs(units, unit_bytes(rows, heads, dim)) if scattered else PAIRS
-    if isinstance(blocks.mask, Band):
-        rows = min(rows, live_rows(blocks))
-    n_blocks = 1 if blocks.backward is None else max(blocks.backward.rows, 1)
-    slots = 4 * SLOTS if isinstance(blocks.mask, Intervals) else 3 * SLOTS // 2
-    in_flight = -(-slots // n_blocks)  # pairs whose CTAs make so many waves
-    held = L2_BYTES // max(unit_bytes(rows, heads, dim), 1)
-    return even_share(units, max(min(held, BAND_PAIRS) if isinstance(blocks.mask, Band) else held, in_flight))
-
-
-def order_of_keys(k: Tensor, blocks: BlockSparse) -> SequenceOrder | None:
-    """The order of the sequences by which tiles of keys are launched, if there is one. Not under a schedule of its own
-    permutation, which may have blocks past a sequence's end before others."""
-    if blocks.lpt is None or blocks.backward is None or blocks.schedule.positions is not None:
-        return None
-    return order_for(blocks.lpt.keys, k, blocks.tile_n, blocks.backward.rows)
-
-
-def in_step(blocks: BlockSparse) -> bool:
-    """True where each CTA of a unit visits its dQ tiles a step behind the one before: bands under their own schedule,
-    and rows that are alike."""
-    return is_descending(blocks) or (blocks.merged and blocks.schedule.alike)
-
-
-def is_descending(blocks: BlockSparse) -> bool:
-    """True for bands under their own schedule, which begins with the shortest tiles of keys."""
-    return blocks.merged and isinstance(blocks.mask, Band) and blocks.schedule.kind == "descending"
-
-
-def live_rows(blocks: BlockSparse) -> int:
-    """Rows of queries that the CTAs in flight of a band's unit look at: a window's own, and the next tiles'."""
-    assert isinstance(blocks.mask, Band)
-    return blocks.mask.left + blocks.mask.right + PAIRS * blocks.tile_n
 
 
 def backward_launches(
@@ -463,8 +386,13 @@ def backward_launches(
     kind, positions = blocks.schedule.kind, blocks.schedule.positions
     if not deterministic and positions is None and blocks.lpt is not None and blocks.lpt.columns is not None:
         kind, positions = "permutation", blocks.lpt.columns
-    by_length = order_of_keys(k, blocks)
-    tiles = batch * n_blocks if by_length is None else most_tiles(k, blocks.tile_n, batch)
+    by_length, by_partials = order_of_keys(k, blocks), order_of_partials(k, blocks)
+    tiles = tiles_to_launch(by_length, k, blocks.tile_n, batch, n_blocks) * heads_kv * group_split
+    tiles_of_partials = tiles_to_launch(by_partials, k, blocks.tile_n, batch, of_ctas) * heads_kv
+    order_of_rows: Values = {
+        **order_values(order_of_queries(q, blocks)),
+        "tiles_to_launch": tiles_of_queries(q, blocks, batch),
+    }
     rows_of = sequence_values(sequences)
     sizes: Values = {"batch": batch, "heads_q": heads_q, "m_blocks": m_blocks, "dim": dim}
     sizes_of_keys: Values = {"heads_kv": heads_kv, "n_blocks": n_blocks, "group_split": group_split}
@@ -478,6 +406,7 @@ def backward_launches(
             **({"dq_sum": 0} if deterministic else {}),  # nothing to zero
             **workspace.counters,
             **rows_values("q", sequences.q_begin, sequences.q_length),
+            **order_of_rows,
             **sizes,
         }
         launches.append((pre, before))
@@ -498,8 +427,8 @@ def backward_launches(
             **reversal_values(blocks, pairs, batch * heads_kv * group_split, deterministic and by_length is None),
             **mask_values(blocks.mask, backward=True),
             **position_values(positions),
-            **order_tensors(by_length),
-            "tiles_to_launch": tiles * heads_kv * group_split,
+            **order_values(by_length),
+            "tiles_to_launch": tiles,
             **sizes,
             **sizes_of_keys,
             "merged": int(blocks.merged),
@@ -516,11 +445,14 @@ def backward_launches(
             **workspace.dq,
             **workspace.dkv,
             **rows_of,
+            **order_of_rows,
+            **order_values(by_partials, "key_"),
+            "key_tiles_to_launch": tiles_of_partials,
             **sizes,
             **sizes_of_keys,
             "semaphores": workspace.semaphores if deterministic else 0,
             "n_blocks": of_ctas,
-            "m_blocks": 0 if separate_dq else m_blocks,
+            **({"m_blocks": 0, "tiles_to_launch": 0} if separate_dq else {}),
             "scale": scale,
         }
         launches.append((post, finishing))
@@ -542,17 +474,6 @@ def reversal_values(blocks: BlockSparse, pairs: int, units: int, deterministic: 
         "contributors_stride_batch": stride_batch,
         "contributors_stride_head": stride_head,
     }
-
-
-def last_group(pairs: int, units: int) -> int:
-    """First of the last group of so many concurrent pairs, of `units` (sequence, unit) pairs."""
-    return (max(units, 1) - 1) // pairs * pairs
-
-
-def has_longest_last(blocks: BlockSparse) -> bool:
-    """True where rows get longer in launch order: of causal masks under their own schedule."""
-    mask = blocks.mask
-    return is_descending(blocks) and isinstance(mask, Band) and mask.left == OPEN and mask.right < OPEN
 
 
 def one_on_each_sm(q: Tensor) -> int:
@@ -581,7 +502,7 @@ def dq_values(
         **sequence_values(sequences),
         **list_values(blocks.forward.partial, blocks.forward.full),
         **mask_values(blocks.mask),
-        **order_values(blocks, q, k, sequences.batch),
+        **launch_order(blocks, q, k, sequences.batch),
         "tile_counter": workspace.tile_counter,
         "batch": sequences.batch,
         "heads_q": q.shape[-2],

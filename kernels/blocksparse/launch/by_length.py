@@ -7,28 +7,48 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from kernels.blocksparse.lists.types import SequenceOrder
+from kernels.blocksparse.lists.types import BlockSparse, SequenceOrder
+from kernels.blocksparse.spec.variant import PAIR_KEYS
 
 
-def order_for(order: SequenceOrder | None, x: Tensor, tile: int, blocks: int) -> SequenceOrder | None:
-    """The order by which tiles of x's rows are launched; None where there is none, x (…, rows, heads, dim) is padded,
-    or `blocks` tiles for each sequence are as few: those of sequences of one length.
+def order_of_queries(q: Tensor, blocks: BlockSparse) -> SequenceOrder | None:
+    """The order of the sequences by which tiles of queries are launched; None: as they come, each with as many tiles
+    as the longest has."""
+    return _order_for(None if blocks.lpt is None else blocks.lpt.queries, q, blocks.tile_m, blocks.m_blocks)
 
-    tile, blocks  rows of a tile, and tiles of the longest sequence
-    """
+
+def order_of_keys(k: Tensor, blocks: BlockSparse) -> SequenceOrder | None:
+    """The order by which the backward kernel's tiles of keys are launched, likewise. None without backward lists, and
+    under a schedule of its own permutation, which may have blocks past a sequence's end before others."""
+    return None if blocks.schedule.positions is not None else _by_keys(k, blocks)
+
+
+def order_of_partials(k: Tensor, blocks: BlockSparse) -> SequenceOrder | None:
+    """The order by which partial sums of dK and dV are added up, likewise. None for lists of pairs of CTAs, each of
+    which has sums of its own."""
+    return None if blocks.tile_n == PAIR_KEYS else _by_keys(k, blocks)
+
+
+def tiles_to_launch(order: SequenceOrder | None, x: Tensor, tile: int, sequences: int, blocks: int) -> int:
+    """Tiles of one head to launch, of x's rows in all: what the sequences have at most, or `blocks` for each."""
+    return sequences * blocks if order is None else x.shape[0] // tile + sequences
+
+
+def order_values(order: SequenceOrder | None, of: str = "") -> dict[str, Tensor | int]:
+    """Arguments: the order of the sequences. of: "key_" for the one of tiles of keys, beside another."""
+    sequence, start = (0, 0) if order is None else (order.sequence, order.start)
+    return {f"{of}order_sequence": sequence, f"{of}order_start": start}
+
+
+def _by_keys(k: Tensor, blocks: BlockSparse) -> SequenceOrder | None:
+    order = None if blocks.lpt is None else blocks.lpt.keys
+    return None if blocks.backward is None else _order_for(order, k, blocks.tile_n, blocks.backward.rows)
+
+
+def _order_for(order: SequenceOrder | None, x: Tensor, tile: int, blocks: int) -> SequenceOrder | None:
+    """None where x (…, rows, heads, dim) is padded, or the order would launch no fewer tiles: of sequences of one
+    length."""
     if order is None or x.dim() != 3:
         return None
     sequences = order.sequence.numel()
-    return order if most_tiles(x, tile, sequences) < sequences * blocks else None
-
-
-def most_tiles(x: Tensor, tile: int, sequences: int) -> int:
-    """Tiles that so many packed sequences have at most, of x's rows in all."""
-    return x.shape[0] // tile + sequences
-
-
-def order_tensors(order: SequenceOrder | None) -> dict[str, Tensor | int]:
-    """Arguments: the order of the sequences."""
-    if order is None:
-        return {"order_sequence": 0, "order_start": 0}
-    return {"order_sequence": order.sequence, "order_start": order.start}
+    return order if tiles_to_launch(order, x, tile, sequences, blocks) < sequences * blocks else None

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from kernels.blocksparse.compile.runtime import arch_of, launch
 from kernels.blocksparse.compile.supported import forward_tuning
-from kernels.blocksparse.launch.by_length import most_tiles, order_for, order_tensors
+from kernels.blocksparse.launch.by_length import order_of_queries, order_values, tiles_to_launch
 from kernels.blocksparse.lists.lpt import even_share
-from kernels.blocksparse.lists.types import Band, Bits, BlockList, BlockMask, BlockSparse, Intervals, SequenceOrder
+from kernels.blocksparse.lists.types import Band, Bits, BlockList, BlockMask, BlockSparse, Intervals
 from kernels.blocksparse.spec.injection import NO_HOST_INJECTION, HostInjection
 from kernels.blocksparse.spec.signature import OPERAND_STRIDES
 from kernels.blocksparse.spec.variant import (
@@ -253,7 +253,9 @@ def forward_values(
         if not (math.isfinite(number) and number > 0):
             raise ValueError(f"{name}: must be positive and finite, got {number}")
     batch, heads_q, heads_kv, m_blocks = sequences.batch, q.shape[-2], k.shape[-2], blocks.m_blocks
-    ctas = tiles_of_queries(q, blocks, batch, cluster)
+    ctas = tiles_of_queries(q, blocks, batch)
+    if cluster > 1:
+        ctas = batch * heads_q * -(-m_blocks // cluster) * cluster
     if ctas > INT32_MAX:
         raise ValueError(f"q: {ctas} tiles (batch × heads × m_blocks) are too many for one launch")
     if ctas == 0:
@@ -264,7 +266,7 @@ def forward_values(
         **sequence_values(sequences),
         **list_values(blocks.forward.partial, blocks.forward.full),
         **mask_values(blocks.mask),
-        **order_values(blocks, q, k, batch, cluster),
+        **launch_order(blocks, q, k, batch, cluster),
         "tile_counter": 0 if tile_counter is None else tile_counter,
         "batch": batch,
         "heads_q": heads_q,
@@ -277,20 +279,13 @@ def forward_values(
     }
 
 
-def tiles_of_queries(q: Tensor, blocks: BlockSparse, batch: int, cluster: int = 1) -> int:
-    """Tiles to launch, of all heads: those that the sequences have at most, or as many for each as the longest has."""
-    of_head = batch * -(-blocks.m_blocks // cluster) * cluster
-    if order_of_queries(q, blocks) is not None:
-        of_head = most_tiles(q, blocks.tile_m, batch)
-    return of_head * q.shape[-2]
+def tiles_of_queries(q: Tensor, blocks: BlockSparse, batch: int) -> int:
+    """Tiles of queries to launch, of all heads."""
+    order = order_of_queries(q, blocks)
+    return tiles_to_launch(order, q, blocks.tile_m, batch, blocks.m_blocks) * q.shape[-2]
 
 
-def order_of_queries(q: Tensor, blocks: BlockSparse) -> SequenceOrder | None:
-    """The order of the sequences by which tiles of queries are launched, if there is one."""
-    return order_for(blocks.lpt and blocks.lpt.queries, q, blocks.tile_m, blocks.m_blocks)
-
-
-def order_values(blocks: BlockSparse, q: Tensor, k: Tensor, batch: int, cluster: int = 1) -> Values:
+def launch_order(blocks: BlockSparse, q: Tensor, k: Tensor, batch: int, cluster: int = 1) -> Values:
     """The order in which tiles of queries are launched: by the mask, or LPT; a section of heads after the other."""
     # a band's long rows are at one end, rows that are alike are equally long
     by_direction = cluster > 1 or blocks.lpt is None or isinstance(blocks.mask, Band)
@@ -299,7 +294,7 @@ def order_values(blocks: BlockSparse, q: Tensor, k: Tensor, batch: int, cluster:
     longest = None if order is None else min(blocks.m_blocks * blocks.tile_m, k.shape[0])
     return {
         **position_values(rows),
-        **order_tensors(order),
+        **order_values(order),
         "schedule": int(long_rows_last(blocks.mask)) if rows is None else 2,
         "l2_head_section": query_heads_of_section(k, batch, q.shape[-2], blocks.mask, longest),
     }

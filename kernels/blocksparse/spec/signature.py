@@ -70,10 +70,10 @@ PREPROCESS: Signature = (
     *_named(DATA, "o do"),
     *_named("*float32", "lse lse2 delta dq_sum"),
     *_ROWS,
-    *_named("*int32", "tile_counter semaphores"),
+    *_named("*int32", "order_sequence order_start tile_counter semaphores"),
     *_strides("o do"),
     *_named("int64", "lse_stride_batch lse_stride_head"),
-    *_named("int32", "batch heads_q m_blocks dim tiles_stride_batch tiles_total"),
+    *_named("int32", "batch heads_q m_blocks tiles_to_launch dim tiles_stride_batch tiles_total"),
 )
 
 DQ: Signature = (
@@ -119,9 +119,9 @@ POSTPROCESS: Signature = (
     *_named(GRADIENT, "dq dk dv"),
     *_named("*float32", "dq_sum dkv_sum"),
     *_SEQUENCES,
-    ("semaphores", "*int32"),
+    *_named("*int32", "order_sequence order_start key_order_sequence key_order_start semaphores"),
     *_strides("dq dk dv"),
-    *_named("int32", "batch heads_q heads_kv m_blocks n_blocks dim group_split"),
+    *_named("int32", "batch heads_q heads_kv m_blocks n_blocks tiles_to_launch key_tiles_to_launch dim group_split"),
     *_named("int32", "tiles_stride_batch tiles_total key_tiles_stride_batch key_tiles_total"),
     ("scale", "float32"),
 )

@@ -11,7 +11,8 @@ import torch
 from backward_problems import Spec, errors, make
 from covering import covering, nightly_unless
 
-from kernels.blocksparse.launch.backward import backward_launches, has_longest_last, last_group, make_workspace
+from kernels.blocksparse.launch.backward import backward_launches, make_workspace
+from kernels.blocksparse.launch.concurrency import has_longest_last, last_group
 from kernels.blocksparse.launch.forward import EMULATED, INT32_MAX, Sequences
 from kernels.blocksparse.lists.bands import band, causal, window
 from kernels.blocksparse.lists.builder import dense

@@ -9,7 +9,7 @@ from blocksparse_runs import DEVICE, gradients
 from blocksparse_runs import run_forward as run
 from forward_cases import Case, problem
 
-from kernels.blocksparse.launch.backward import concurrent_pairs
+from kernels.blocksparse.launch.concurrency import concurrent_pairs
 from kernels.blocksparse.lists.bands import causal, window
 from kernels.blocksparse.lists.builder import dense
 from kernels.blocksparse.lists.from_mask import from_grid

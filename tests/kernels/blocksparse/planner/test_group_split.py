@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.blocksparse.launch.backward import concurrent_pairs, group_split_of, make_workspace
+from kernels.blocksparse.launch.backward import make_workspace
+from kernels.blocksparse.launch.concurrency import concurrent_pairs, group_split_of
 from kernels.blocksparse.launch.forward import Sequences
 from kernels.blocksparse.lists.bands import causal
 from kernels.blocksparse.lists.builder import dense

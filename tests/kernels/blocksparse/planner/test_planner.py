@@ -12,7 +12,8 @@ from covering import nightly_unless
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.blocksparse.launch.backward import concurrent_pairs, make_workspace
+from kernels.blocksparse.launch.backward import make_workspace
+from kernels.blocksparse.launch.concurrency import concurrent_pairs
 from kernels.blocksparse.launch.forward import Sequences
 from kernels.blocksparse.lists.bands import band, causal, window
 from kernels.blocksparse.lists.builder import dense

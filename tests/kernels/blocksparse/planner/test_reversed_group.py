@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.blocksparse.launch.backward import concurrent_pairs
+from kernels.blocksparse.launch.concurrency import concurrent_pairs
 from kernels.blocksparse.lists.bands import causal
 from kernels.blocksparse.planner.group_split import L2_BYTES, SLOTS, unit_bytes
 from kernels.blocksparse.planner.reversed_group import LAG, OF_CACHE, START, causal_concurrent_pairs, launch_time
