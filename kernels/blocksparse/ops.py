@@ -184,7 +184,7 @@ def flatten(blocks: BlockSparse) -> tuple[list[Tensor], list[int]]:
         _SCHEDULES.index(schedule.kind),
         schedule.pairs or 0,
         schedule.group_split or 0,
-        int(schedule.alike),
+        int(schedule.alike) + 2 * int(schedule.own_first),
         int(blocks.order is not None),
         sum(1 << at for at, tensor in enumerate(given) if tensor is not None),
         int(blocks.merged),
@@ -214,7 +214,7 @@ def unflatten(tensors: Sequence[Tensor], numbers: Sequence[int]) -> BlockSparse:
         mask = Band(left, right, next(rest))
     kind = _SCHEDULES[schedule_kind]
     positions = next(rest) if kind == "permutation" else None
-    schedule = Schedule(kind, positions, pairs or None, group_split or None, bool(alike))
+    schedule = Schedule(kind, positions, pairs or None, group_split or None, bool(alike & 1), bool(alike & 2))
     order = WriteOrder(next(rest), next(rest)) if has_order else None
     first = _lpt_order([next(rest) if lpt_orders >> at & 1 else None for at in range(LPT_TENSORS)])
     of_wide, of_paired = of_beside[:numbers_of_wide], of_beside[numbers_of_wide:]

@@ -58,7 +58,11 @@ def keys_of_parity(blocks: BlockSparse, parity: int) -> BlockSparse:
     wide = None if blocks.wide is None else keys_of_parity(blocks.wide, parity)
     made = replace(blocks, forward=forward, backward=backward, mask=mask, order=None, wide=wide)
     made = with_order(made) if blocks.order is not None else made
-    return with_lpt_order(made) if blocks.lpt is not None else made
+    if blocks.lpt is None:
+        return made
+    made = with_lpt_order(made)
+    assert made.lpt is not None
+    return replace(made, lpt=replace(made.lpt, queries=blocks.lpt.queries, keys=blocks.lpt.keys))
 
 
 def listed(lists: BlockLists, parity: int, *, by_row: bool) -> tuple[BlockLists, Tensor]:

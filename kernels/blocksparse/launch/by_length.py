@@ -19,8 +19,9 @@ def order_of_queries(q: Tensor, blocks: BlockSparse) -> SequenceOrder | None:
 
 def order_of_keys(k: Tensor, blocks: BlockSparse) -> SequenceOrder | None:
     """The order by which the backward kernel's tiles of keys are launched, likewise. None without backward lists, and
-    under a schedule of its own permutation, which may have blocks past a sequence's end before others."""
-    return None if blocks.schedule.positions is not None else _by_keys(k, blocks)
+    under a permutation that may have blocks past a sequence's end before others."""
+    schedule = blocks.schedule
+    return _by_keys(k, blocks) if schedule.positions is None or schedule.own_first else None
 
 
 def order_of_partials(k: Tensor, blocks: BlockSparse) -> SequenceOrder | None:
@@ -41,8 +42,9 @@ def order_values(order: SequenceOrder | None, of: str = "") -> dict[str, Tensor 
 
 
 def _by_keys(k: Tensor, blocks: BlockSparse) -> SequenceOrder | None:
-    order = None if blocks.lpt is None else blocks.lpt.keys
-    return None if blocks.backward is None else _order_for(order, k, blocks.tile_n, blocks.backward.rows)
+    if blocks.backward is None or blocks.lpt is None:
+        return None
+    return _order_for(blocks.lpt.keys, k, blocks.tile_n, blocks.backward.rows)
 
 
 def _order_for(order: SequenceOrder | None, x: Tensor, tile: int, blocks: int) -> SequenceOrder | None:

@@ -118,7 +118,7 @@ def finished(
     blocks = with_lpt_order(with_backward(blocks, shape.n_blocks), shape.len_q, shape.len_k)
     if schedule is None:
         assert blocks.lpt is not None and blocks.lpt.columns is not None
-        schedule = permutation(blocks.lpt.columns)
+        schedule = replace(permutation(blocks.lpt.columns), own_first=True)
     return with_order(blocks, schedule)
 
 

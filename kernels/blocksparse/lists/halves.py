@@ -61,7 +61,8 @@ def halve_keys(blocks: BlockSparse, lengths_k: LengthsLike, *, longest: int | No
     if blocks.backward is not None:
         halved = with_backward(halved, shape.n_blocks) if blocks.merged else _with_rows_of(halved, blocks, shape)
     if blocks.lpt is not None:
-        halved = with_lpt_order(halved)
+        lpt = with_lpt_order(halved, None, shape.len_k).lpt
+        halved = replace(halved, lpt=lpt and replace(lpt, queries=blocks.lpt.queries))
     return halved if blocks.order is None else with_order(halved)
 
 
@@ -161,12 +162,12 @@ def _with_rows_of(halved: BlockSparse, blocks: BlockSparse, shape: Shape) -> Blo
 
 
 def _halved_schedule(schedule: Schedule, n_blocks: int) -> Schedule:
-    """A permutation launches the halves of a block one after the other; its second half may not be there. How many
-    pairs and units it is for stays."""
+    """A permutation launches the halves of a block one after the other; its second half may not be there, and then one
+    past a sequence's end comes before others. How many pairs and units it is for stays."""
     positions = schedule.positions
     if positions is None:
         return schedule
     half = torch.arange(2, device=positions.device, dtype=torch.int32)
     both = (2 * positions[..., None] + half).flatten(2)
     last = (both >= n_blocks).to(torch.int32).argsort(dim=-1, stable=True)[..., :n_blocks]
-    return replace(schedule, positions=both.gather(-1, last).contiguous())
+    return replace(schedule, positions=both.gather(-1, last).contiguous(), own_first=False)

@@ -27,6 +27,8 @@ class Schedule:
                  order was made for; None: `choose_group_split`
     alike        every row of the backward lists has the same blocks, in the same order: a CTA that starts after another
                  stays behind it, and so waits little with few concurrent pairs. Changes times, not results
+    own_first    of a permutation: each sequence's own blocks come before those past its end, which NOTE [sequences by
+                 length] of lpt.py needs
     """
 
     kind: Kind = "ascending"
@@ -34,6 +36,7 @@ class Schedule:
     pairs: int | None = None
     group_split: int | None = None
     alike: bool = False
+    own_first: bool = False
 
     def launch_order(self, n_blocks: int, device: torch.device | str) -> Tensor:
         """The n block of each launch position, int32 (batch|1, heads_kv|1, n_blocks), contiguous."""

@@ -39,6 +39,8 @@ def check_contents(blocks: BlockSparse, sizes: Sizes) -> None:
     cols = _blocks_of(sizes.lengths_k, sizes.longest_k, blocks.tile_n, sizes, blocks.device)
     forward = _check_entries(blocks.forward, "blocks.forward", rows, cols, "n_block")
     _check_permutation(blocks.schedule.positions, "schedule.positions", "n_block")
+    if blocks.schedule.own_first and blocks.schedule.positions is not None:
+        _check_own_first(blocks.schedule.positions, cols, "schedule.positions")
     if blocks.lpt is not None:
         _check_permutation(blocks.lpt.rows, "blocks.lpt.rows", "m_block")
         _check_permutation(blocks.lpt.columns, "blocks.lpt.columns", "n_block")
@@ -201,9 +203,14 @@ def _check_sequences(order: SequenceOrder, tiles: Tensor, positions: Tensor | No
             f"{order.start.tolist()[:16]}"
         )
     if positions is not None:
-        own = positions < tiles.view(-1, 1, 1)  # a sequence's own blocks; positions of one may serve all
-        if bool((own[..., 1:] > own[..., :-1]).any()):
-            raise ValueError(f"{name}: needs positions with each sequence's own blocks before those past its end")
+        _check_own_first(positions, tiles, name)
+
+
+def _check_own_first(positions: Tensor, tiles: Tensor, name: str) -> None:
+    """tiles: as for `_check_sequences`; positions of one sequence may serve all."""
+    own = positions < tiles.view(-1, 1, 1)
+    if bool((own[..., 1:] > own[..., :-1]).any()):
+        raise ValueError(f"{name}: needs each sequence's own blocks before those past its end")
 
 
 def _check_ascending(backward: tuple[_Listed, _Listed]) -> None:
