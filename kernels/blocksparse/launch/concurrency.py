@@ -29,13 +29,14 @@ def group_split_of(
     blocks: BlockSparse, batch: int, heads_q: int, heads_kv: int, deterministic: bool, k: Tensor | None = None
 ) -> int:
     """Units of each KV head, of blocks with backward lists: `choose_group_split`; where adds are ordered what the
-    schedule was computed for, or of descending bands `in_step_group_split`. k: with it as many sequences are counted as
-    would have the tiles of those that there are, were all as long as the longest."""
+    schedule was computed for, or of descending bands `in_step_group_split`. k: with it, of sequences by length, half as
+    many sequences are counted as would have their tiles, were all as long as the longest: most CTAs are shorter than
+    the longest ones, so that more of them are needed to end together (docs/performance/log.md, "Packed sequences")."""
     if deterministic and blocks.schedule.group_split is not None:
         return blocks.schedule.group_split
     n_blocks = 0 if blocks.backward is None else blocks.backward.rows
     if k is not None and (order := order_of_keys(k, blocks)) is not None:
-        batch = -(-tiles_to_launch(order, k, blocks.tile_n, batch, n_blocks) // n_blocks)
+        batch = -(-tiles_to_launch(order, k, blocks.tile_n, batch, n_blocks) // (2 * n_blocks))
     shape = (batch, heads_q, heads_kv, blocks.m_blocks, n_blocks)
     if deterministic and is_descending(blocks):
         return in_step_group_split(*shape)
@@ -50,7 +51,7 @@ def concurrent_pairs(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: b
     four where masks are intervals, documents for example, whose CTAs are of very unequal length; of bands no more than
     BAND_PAIRS beyond those. Ordered adds: what the schedule was computed for, or PAIRS, or of scattered blocks what
     `ordered_concurrent_pairs` says; but where CTAs hardly wait for one another (`in_step`) as first said, and of causal
-    masks what `causal_concurrent_pairs` says. Atomic adds where rows are alike, up to head dim 128: 1, as no CTA is
+    masks what `causal_concurrent_pairs` says. Of sequences by length those of the longest. Atomic adds where rows are alike, up to head dim 128: 1, as no CTA is
     longer than another, and those of a pair load the same Q and dO at a time.
     """
     batch, rows = q.shape[:2] if q.dim() == 4 else (blocks.forward.partial.batch, 0)
@@ -73,7 +74,8 @@ def concurrent_pairs(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: b
         rows = min(rows, live_rows(blocks))
     n_blocks = 1 if blocks.backward is None else max(blocks.backward.rows, 1)
     slots = 4 * SLOTS if isinstance(blocks.mask, Intervals) else 3 * SLOTS // 2
-    in_flight = -(-slots // n_blocks)  # pairs whose CTAs make so many waves
+    # pairs whose CTAs make so many waves; of sequences by length the next group's CTAs need not wait for these
+    in_flight = 1 if deterministic and by_length else -(-slots // n_blocks)
     held = L2_BYTES // max(unit_bytes(rows, heads, dim), 1)
     return even_share(units, max(min(held, BAND_PAIRS) if isinstance(blocks.mask, Band) else held, in_flight))
 
