@@ -109,17 +109,19 @@ class Postprocess:
         sdKV = cute.make_tensor(shared.iterator, tile_layout(tiling.tile_n, tiling.dim))
         copy = TileCopy(self.dtype, THREADS, tiling.dim, thread, dim)
         if cta < of_queries:
-            self.queries(mdQ, sums, queries, sizes_q, orders[0], cta, copy, sdQ, thread, scale)
+            batch, head, m_block = sequence_order.tile_at(orders[0], *sizes_q[0], cta)
+            _, heads, m_blocks = sizes_q[0]
+            number = (batch * heads + head) * m_blocks + cutlass.min(m_block, m_blocks - 1)
+            added, tile = self.is_added(sums[1], number), (batch, head, m_block)
+            self.queries(mdQ, sums[0], added, queries, sizes_q[1], tile, copy, sdQ, thread, scale)
         else:
-            self.keys(mdKV, dkv_sum, keys, sizes_k, orders[1], cta - of_queries, group_split, copy, sdKV, thread)
+            tile = sequence_order.tile_at(orders[1], *sizes_k[0], cta - of_queries)
+            self.keys(mdKV, dkv_sum, keys, sizes_k[1], tile, group_split, copy, sdKV, thread)
 
     @cute.jit
-    def queries(self, mdQ, sums, queries, sizes, order, cta, copy, sdQ, thread, scale) -> None:
-        """One tile of dQ. sums: (dq_sum, semaphores); sizes: ((sequences, heads_q, m_blocks), tiles)."""
-        tiling, (shape, tiles), (dq_sum, semaphores) = self.tiling, sizes, sums
-        batch, head, m_block = sequence_order.tile_at(order, *shape, cta)
-        number = (batch * shape[1] + head) * shape[2] + cutlass.min(m_block, shape[2] - 1)
-        added = self.is_added(semaphores, number)
+    def queries(self, mdQ, dq_sum, added, queries, tiles, coordinates, copy, sdQ, thread, scale) -> None:
+        """The tile of dQ at these coordinates, (batch, head, m_block). added: it has sums."""
+        tiling, (batch, head, m_block) = self.tiling, coordinates
         seq_q = sequence(queries, batch)
         tile = tile_number(tiles, batch, head, seq_q.begin, tiling.tile_m) + m_block
         mma = dq_product(tiling, self.dtype).tiled_mma()
@@ -138,10 +140,9 @@ class Postprocess:
                 self.store(copy, mma, rdQ, sdQ, mdQ, place, thread, more, tiling.dq_by_dim)
 
     @cute.jit
-    def keys(self, mdKV, dkv_sum, keys, sizes, order, cta, group_split, copy, sdKV, thread) -> None:
-        """One tile of dK and dV. sizes: ((sequences, heads_kv, n_blocks), tiles)."""
-        tiling, (shape, tiles) = self.tiling, sizes
-        batch, head, n_block = sequence_order.tile_at(order, *shape, cta)
+    def keys(self, mdKV, dkv_sum, keys, tiles, coordinates, group_split, copy, sdKV, thread) -> None:
+        """The tile of dK and dV at these coordinates, (batch, head, n_block)."""
+        tiling, (batch, head, n_block) = self.tiling, coordinates
         seq_k = sequence(keys, batch)
         first_row = n_block * tiling.tile_n
         mma = keys_product(tiling, self.dtype).tiled_mma()

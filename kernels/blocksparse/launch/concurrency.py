@@ -51,8 +51,9 @@ def concurrent_pairs(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: b
     four where masks are intervals, documents for example, whose CTAs are of very unequal length; of bands no more than
     BAND_PAIRS beyond those. Ordered adds: what the schedule was computed for, or PAIRS, or of scattered blocks what
     `ordered_concurrent_pairs` says; but where CTAs hardly wait for one another (`in_step`) as first said, and of causal
-    masks what `causal_concurrent_pairs` says. Of sequences by length those of the longest. Atomic adds where rows are alike, up to head dim 128: 1, as no CTA is
-    longer than another, and those of a pair load the same Q and dO at a time.
+    masks what `causal_concurrent_pairs` says. Of sequences by length those of the longest. Atomic adds where rows are
+    alike, up to head dim 128: 1, as no CTA is longer than another, and those of a pair load the same Q and dO at a
+    time.
     """
     batch, rows = q.shape[:2] if q.dim() == 4 else (blocks.forward.partial.batch, 0)
     rows = rows or -(-q.shape[0] // batch)

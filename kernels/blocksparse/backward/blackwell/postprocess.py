@@ -23,11 +23,9 @@ class BlackwellPostprocess(Postprocess):
     tune = staticmethod(lambda variant, arch: blackwell_backward_tuning(variant))
 
     @cute.jit
-    def queries(self, mdQ, sums, queries, sizes, cta, copy, sdQ, thread, scale) -> None:
-        """One tile of dQ. sums: (dq_sum, semaphores); sizes: (heads_q, m_blocks, tiles)."""
-        tiling, (heads, m_blocks, tiles), (dq_sum, semaphores) = self.tiling, sizes, sums
-        added = self.is_added(semaphores, cta)
-        m_block, head, batch = cta % m_blocks, cta // m_blocks % heads, cta // m_blocks // heads
+    def queries(self, mdQ, dq_sum, added, queries, tiles, coordinates, copy, sdQ, thread, scale) -> None:
+        """See Postprocess."""
+        tiling, (batch, head, m_block) = self.tiling, coordinates
         seq_q = sequence(queries, batch)
         first_row = m_block * tiling.tile_m
         if first_row < seq_q.length:
@@ -42,10 +40,9 @@ class BlackwellPostprocess(Postprocess):
             store_rows(copy, sdQ, (row, mdQ.stride_row), seq_q.length - first_row)
 
     @cute.jit
-    def keys(self, mdKV, dkv_sum, keys, sizes, cta, group_split, copy, sdKV, thread) -> None:
-        """One tile of dK and dV. sizes: (heads_kv, n_blocks, tiles)."""
-        tiling, (heads, n_blocks, tiles) = self.tiling, sizes
-        n_block, head, batch = cta % n_blocks, cta // n_blocks % heads, cta // n_blocks // heads
+    def keys(self, mdKV, dkv_sum, keys, tiles, coordinates, group_split, copy, sdKV, thread) -> None:
+        """See Postprocess."""
+        tiling, (batch, head, n_block) = self.tiling, coordinates
         seq_k = sequence(keys, batch)
         first_row = n_block * tiling.tile_n
         if first_row < seq_k.length:
