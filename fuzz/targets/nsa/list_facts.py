@@ -84,11 +84,20 @@ def facts(blocks: BlockSparse, backward: bool, deterministic: bool, width: int =
     elif isinstance(mask, Band):
         found["band"] = torch.tensor([mask.left, mask.right, int(mask.offset.abs().max())])
     if not backward and isinstance(mask, Intervals | None) and blocks.lpt is not None:
-        found["row order"] = blocks.lpt.rows
+        found["row order"] = _of_rows_with_entries(blocks.lpt.rows, lists)
     if backward and not deterministic and blocks.lpt is not None and blocks.lpt.columns is not None:
-        found["column order"] = blocks.lpt.columns
+        found["column order"] = _of_rows_with_entries(blocks.lpt.columns, lists)
     found["rows"] = torch.tensor([blocks.m_blocks, blocks.tile_m, blocks.tile_n, int(blocks.merged)])
     return found
+
+
+def _of_rows_with_entries(positions: Tensor, lists: Any) -> Tensor:
+    """A launch order without rows that have no entries, which may come in any order: -1 for these."""
+    count = lists.partial.count + lists.full.count
+    if positions.shape[1] != count.shape[1]:
+        count = count.sum(1, keepdim=True)
+    there = count.expand(*positions.shape[:2], -1).gather(-1, positions.long()) > 0
+    return torch.where(there, positions, -1)
 
 
 def parallel(blocks: BlockList, values: Any, width: int) -> Tensor:

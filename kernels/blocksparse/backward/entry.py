@@ -10,8 +10,7 @@ from kernels.blocksparse.backward.dq_accumulator import Tiles
 from kernels.blocksparse.backward.kernel import BackwardKernel, Gradients
 from kernels.blocksparse.backward.softmax_gradient import LOG2_E, Factors
 from kernels.blocksparse.backward.tile_iterator import Contributors, Counts, Lists, Order
-from kernels.blocksparse.common import sequence_order
-from kernels.blocksparse.common.arguments import block_list, entry, mask_of, operand, sequences_of
+from kernels.blocksparse.common.arguments import block_list, entry, mask_of, operand, sequence_order_of, sequences_of
 
 
 class Backward(BackwardKernel):
@@ -80,7 +79,7 @@ class Backward(BackwardKernel):
             a.tile_counter,
             a.semaphores,
             a.reversed_from,
-            sequence_order.order_of(a),
+            sequence_order_of(a, "order"),
         )
         key_tiles = Tiles(a.key_tiles_stride_batch, a.key_tiles_total)
         self.kernel(

@@ -10,7 +10,7 @@ zeros: NOTE [first add] of backward/dq_accumulator.py.
 
 import cutlass
 from cuda.bindings import driver
-from cutlass import Float32, Int32, Int64, cute
+from cutlass import Boolean, Float32, Int32, Int64, cute
 from cutlass.memory import SmemAllocator
 
 from kernels.blocksparse.backward.dkv_partials import keys_product, read_sums, sums_of
@@ -18,11 +18,10 @@ from kernels.blocksparse.backward.dq_accumulator import Tiles, dq_product, is_ad
 from kernels.blocksparse.backward.gemms import share, store_float32
 from kernels.blocksparse.backward.load import store_rows
 from kernels.blocksparse.backward.tiling import THREADS, choose_tiling
-from kernels.blocksparse.common import sequence_order
-from kernels.blocksparse.common.arguments import entry, operand, sequences_of
+from kernels.blocksparse.common.arguments import entry, operand, sequence_order_of, sequences_of
 from kernels.blocksparse.common.layouts import tile_layout
 from kernels.blocksparse.common.list_reader import Operand, Sequences, sequence
-from kernels.blocksparse.common.sequence_order import SequenceOrder
+from kernels.blocksparse.common.sequence_order import SequenceOrder, tile_at
 from kernels.blocksparse.common.tile_loads import TileCopy
 from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant
 
@@ -68,7 +67,7 @@ class Postprocess:
             sequences_of(a, "k"),
             ((a.batch, a.heads_q, a.m_blocks), Tiles(a.tiles_stride_batch, a.tiles_total)),
             ((a.batch, a.heads_kv, a.n_blocks), Tiles(a.key_tiles_stride_batch, a.key_tiles_total)),
-            (sequence_order.order_of(a), sequence_order.order_of(a, "key_")),
+            (sequence_order_of(a, "order"), sequence_order_of(a, "key_order")),
             a.tiles_to_launch,
             a.group_split,
             a.dim,
@@ -109,13 +108,14 @@ class Postprocess:
         sdKV = cute.make_tensor(shared.iterator, tile_layout(tiling.tile_n, tiling.dim))
         copy = TileCopy(self.dtype, THREADS, tiling.dim, thread, dim)
         if cta < of_queries:
-            batch, head, m_block = sequence_order.tile_at(orders[0], *sizes_q[0], cta)
+            batch, head, m_block = tile_at(orders[0], *sizes_q[0], cta)
             _, heads, m_blocks = sizes_q[0]
-            number = (batch * heads + head) * m_blocks + cutlass.min(m_block, m_blocks - 1)
-            added, tile = self.is_added(sums[1], number), (batch, head, m_block)
+            added, tile = Boolean(False), (batch, head, m_block)
+            if m_block < m_blocks:
+                added = self.is_added(sums[1], (batch * heads + head) * m_blocks + m_block)
             self.queries(mdQ, sums[0], added, queries, sizes_q[1], tile, copy, sdQ, thread, scale)
         else:
-            tile = sequence_order.tile_at(orders[1], *sizes_k[0], cta - of_queries)
+            tile = tile_at(orders[1], *sizes_k[0], cta - of_queries)
             self.keys(mdKV, dkv_sum, keys, sizes_k[1], tile, group_split, copy, sdKV, thread)
 
     @cute.jit

@@ -14,10 +14,9 @@ from cuda.bindings import driver
 from cutlass import Float32, Int32, Int64, cute
 
 from kernels.blocksparse.backward import dq_accumulator
-from kernels.blocksparse.common import sequence_order
-from kernels.blocksparse.common.arguments import entry, operand, sequences_of
+from kernels.blocksparse.common.arguments import entry, operand, sequence_order_of, sequences_of
 from kernels.blocksparse.common.list_reader import Operand, Sequence, Sequences, read, sequence
-from kernels.blocksparse.common.sequence_order import SequenceOrder
+from kernels.blocksparse.common.sequence_order import SequenceOrder, tile_at
 from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant, semaphores_of_tile
 
 THREADS = 256
@@ -67,7 +66,7 @@ class Preprocess:
             a.tile_counter,
             a.semaphores,
             (a.batch, a.heads_q, a.m_blocks),
-            sequence_order.order_of(a),
+            sequence_order_of(a, "order"),
             a.dim,
             dq_accumulator.Tiles(a.tiles_stride_batch, a.tiles_total),
         ).launch(grid=[a.tiles_to_launch, 1, 1], block=[THREADS, 1, 1], stream=stream)
@@ -90,7 +89,7 @@ class Preprocess:
     ) -> None:
         thread, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
-        batch, head, m_block = sequence_order.tile_at(order, *shape, cta)
+        batch, head, m_block = tile_at(order, *shape, cta)
         if thread == 0:
             if cutlass.const_expr(not self.variant.separate_dq):
                 self.clear_all(semaphores, shape, (batch, head, m_block))

@@ -15,6 +15,7 @@ from cutlass import Float32, Int32, Int64, cute
 
 from kernels.blocksparse.common.list_reader import BlockList, Operand, Sequences
 from kernels.blocksparse.common.mask_words import Mask
+from kernels.blocksparse.common.sequence_order import SequenceOrder
 from kernels.blocksparse.spec.signature import ARGUMENTS
 
 _SCALARS = {"int32": Int32, "int64": Int64, "float32": Float32}
@@ -56,6 +57,11 @@ def block_list(arguments, name: str) -> BlockList:
 def sequences_of(arguments, name: str) -> Sequences:
     """Where the rows of q or of k lie."""
     return Sequences(*(getattr(arguments, each) for each in (f"{name}_begin", f"{name}_length", f"{name}_rows")))
+
+
+def sequence_order_of(arguments, name: str) -> SequenceOrder:
+    """An order of the sequences: "order", or "key_order" beside it."""
+    return SequenceOrder(*(getattr(arguments, f"{name}_{part}") for part in ("sequence", "start")))
 
 
 def mask_of(arguments) -> Mask:

@@ -30,11 +30,6 @@ class SequenceOrder(NamedTuple):
         return read(self.start, sequences)
 
 
-def order_of(arguments, of: str = "") -> SequenceOrder:
-    """The order among a kernel's arguments. of: "key_" for the one of tiles of keys, beside another."""
-    return SequenceOrder(getattr(arguments, f"{of}order_sequence"), getattr(arguments, f"{of}order_start"))
-
-
 @cute.jit
 def sequence_at(order: SequenceOrder, sequences: Int32, tile: Int32) -> tuple[Int32, Int32, Int32]:
     """(number, tiles of those before it, its own tiles, at least 1) of the sequence that has this tile, of an order

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import cutlass
 from cutlass import Boolean, Int32, Int64, cute
 
-from kernels.blocksparse.common import sequence_order
 from kernels.blocksparse.common.list_reader import read
 from kernels.blocksparse.common.sequence_order import SequenceOrder, sequence_at
 
@@ -27,13 +26,6 @@ class Order(NamedTuple):
     stride_batch: Int64
     stride_head: Int64
     sequences: SequenceOrder
-
-
-def order_of(arguments) -> Order:
-    """The order among a kernel's arguments."""
-    a = arguments
-    of_positions = a.positions, a.positions_stride_batch, a.positions_stride_head
-    return Order(a.schedule, a.l2_head_section, *of_positions, sequence_order.order_of(a))
 
 
 @cute.jit

@@ -264,7 +264,8 @@ def test_random_problems_are_right_with_wide_tiles(mask, seed):
 def test_ctas_that_stay_take_every_wide_tile_once(resident):
     case = Case((600, 1, 192, 0), (90, 200, 0, 64), heads_q=2, heads_kv=1, mask="band", tile_m=WIDE, tile_n=128)
     p = problem(replace(case, products="wgmma", softcap=20.0, packed=resident == 1), DEVICE)
-    assert run(p, resident=resident) == 4 * 2 * 4
+    # packed sequences have the tiles that there are, padded ones as many as the longest
+    assert run(p, resident=resident) == (4 + 1 + 1 if resident == 1 else 4 * 4) * 2
     assert max(errors(p)) <= 1, errors(p)
 
 
