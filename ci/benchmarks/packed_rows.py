@@ -4,7 +4,8 @@
     python ci/benchmarks/packed_rows.py --dry        tiny problems on the emulated GPU, without FlashAttention-4
 
 Batches have 32,768 tokens, 16 query heads, bfloat16: "equal" 16 sequences of 2,048, "mixed" lengths from 64 to 8,192
-whose logarithms are uniform, "one long" one of 16,384 and 128 of 128. Ways are forward, and backward with atomic and
+whose logarithms are uniform, "one long" one of 16,384 and 128 of 128. Masks are causal, full, windows of 1,024 keys
+and blocks at random. Ways are forward, and backward with atomic and
 with ordered adds ("deterministic"); "by length" launches the tiles that the sequences have, from the longest sequence,
 "all tiles" as many for each sequence as the longest one has. All ways of a row are measured in turn, the least of three
 medians of device times of whole calls (blocksparse_entry.py). TFLOP/s count 4 · dim operations of a kept pair forward,
@@ -41,6 +42,7 @@ from torch import Tensor  # noqa: E402
 from kernels.blocksparse.api import block_sparse_attention  # noqa: E402
 from kernels.blocksparse.lists.bands import band  # noqa: E402
 from kernels.blocksparse.lists.builder import dense  # noqa: E402
+from kernels.blocksparse.lists.from_mask import from_grid  # noqa: E402
 from kernels.blocksparse.lists.types import BlockSparse  # noqa: E402
 
 TOKENS, HEADS, DISAGREE = 32768, 16, 0.02
@@ -71,6 +73,7 @@ ROWS = [
     Row("mixed", "causal", 64),
     Row("mixed", "causal", heads_kv=2),
     Row("mixed", "causal", 256),
+    Row("mixed", "25%"),
 ]
 DRY = [replace(row, dim=64, heads_kv=HEADS) for row in ROWS[:2]]
 
@@ -93,11 +96,25 @@ def blocks_of(row: Row, lengths: list[int], device: str) -> BlockSparse:
     options: dict[str, Any] = {"device": device, "tile_n": 64 if row.dim > 128 else 128, "wide": row.dim == 64}
     if row.mask == "full":
         return dense(lengths, lengths, **options)
+    if row.mask.endswith("%"):
+        return from_grid(random_grid(row.mask, lengths).to(device), lengths, lengths)
     return band(lengths, lengths, left=None if row.mask == "causal" else 1023, right=0, **options)
+
+
+def random_grid(mask: str, lengths: list[int]) -> Tensor:
+    """Blocks of 128 x 128 at random, a share of all and the diagonal ones, of each sequence others: bool (sequences, 1,
+    m_blocks, n_blocks)."""
+    size = -(-max(lengths) // 128)
+    kept = torch.rand(len(lengths), 1, size, size, generator=torch.Generator().manual_seed(3))
+    return (kept < float(mask.removesuffix("%")) / 100) | torch.eye(size, dtype=torch.bool)
 
 
 def pairs_of(mask: str, lengths: list[int]) -> int:
     """(query, key) pairs that the mask keeps, of one head."""
+    if mask.endswith("%"):
+        first = torch.arange(-(-max(lengths) // 128)) * 128
+        rows = (torch.tensor(lengths)[:, None] - first).clamp(0, 128)  # of each tile of each sequence
+        return int(torch.einsum("bm,bmn,bn->", rows.double(), random_grid(mask, lengths)[:, 0].double(), rows.double()))
     if mask == "full":
         return sum(n * n for n in lengths)
     left = TOKENS if mask == "causal" else 1024
@@ -127,7 +144,7 @@ def ways_of(row: Row, lengths: list[int], device: str) -> dict[str, tuple[Callab
     for name, lists in orders_of(blocks).items():
         found[name] = (partial(call, lists, False), leaves)
         found[f"{name}, deterministic"] = (partial(call, lists, True), leaves)
-    if device == "cuda" and row.dim <= 128 and imports("flash_attn.cute"):
+    if device == "cuda" and row.dim <= 128 and not row.mask.endswith("%") and imports("flash_attn.cute"):
         for name, deterministic in (("FlashAttention-4", False), ("FlashAttention-4, deterministic", True)):
             found[name] = (partial(flash_4, row, leaves, starts, max(lengths), deterministic), leaves)
     return found
