@@ -249,4 +249,6 @@ BLOCKSPARSE = (
     "schedule_ignored",
     "full_ranks_forgotten",
     "partial_contributors_forgotten",
+    "sequence_order_inverted",
+    "last_sequence_left_out",
 )

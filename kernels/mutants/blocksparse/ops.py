@@ -105,13 +105,17 @@ _values(
     _whole_length,
 )
 
+
+def _fewer_tiles_of_keys(given: Any) -> Named:
+    n_blocks = min(given["n_blocks"], max(given["m_blocks"], 1))
+    return {"n_blocks": n_blocks, "tiles_to_launch": given["tiles_to_launch"] * n_blocks // given["n_blocks"]}
+
+
 _values(
     "key_tiles_of_queries",
     "The backward pass launches as many tiles of keys as there are of queries, where these are fewer.",
     "FlagGems issue 3395: a grid sized by the tiles of the other dimension",
-    lambda variant, given: (
-        {"n_blocks": min(given["n_blocks"], max(given["m_blocks"], 1))} if variant.kind == "backward" else {}
-    ),
+    lambda variant, given: _fewer_tiles_of_keys(given) if variant.kind == "backward" else {},
 )
 
 register_mutant(
@@ -221,4 +225,30 @@ _values(
     "comes.",
     "invented, after the last group of a causal mask that is reversed",
     lambda variant, given: {"contributors_partial": given["contributors_full"]} if variant.kind == "backward" else {},
+)
+
+
+def _with_orders(given: Named, part: str, change: Callable[[Tensor], Tensor]) -> Named:
+    """Changes a part of every order of the sequences, where there is one."""
+    orders = {name: given.get(name) for name in (f"order_{part}", f"key_order_{part}")}
+    return {name: change(tensor) for name, tensor in orders.items() if isinstance(tensor, Tensor)}
+
+
+def _without_last(start: Tensor) -> Tensor:
+    before = start[start < start[-1]]
+    return start.clamp(max=before[-1]) if len(before) else start
+
+
+_values(
+    "sequence_order_inverted",
+    "The order of packed sequences says where each one comes, not which one comes: tiles of some are left out.",
+    "invented, after sequences that are launched by length: a sort's inverse permutation",
+    lambda variant, given: _with_orders(given, "sequence", lambda x: x.argsort().to(torch.int32)),
+)
+
+_values(
+    "last_sequence_left_out",
+    "The tiles of all packed sequences are summed up without those of the last one that has some.",
+    "invented, after sequences that are launched by length: an exclusive prefix sum for an inclusive one",
+    lambda variant, given: _with_orders(given, "start", _without_last),
 )

@@ -82,7 +82,9 @@ HOST: dict[str, tuple[Case, set[str]]] = {
     "length_in_the_key": (_of(70, 70, **FORWARD), {"compiles"}),
     "schedule_ignored": (_of(70, 300, mask=Full(), variant={"schedule": "descending", "slots": 1}), {"hang"}),
     "full_ranks_forgotten": (_of(), {"hang"}),
-    "partial_contributors_forgotten": (_of(variant=BAND), {"hang"}),
+    "partial_contributors_forgotten": (_of(variant={**BAND, "schedule": "descending"}), {"hang"}),
+    "sequence_order_inverted": (_of((70, 10, 200), (70, 10, 200), **PACKED), GRADIENTS | UNWRITTEN),
+    "last_sequence_left_out": (_of((70, 10, 200), (70, 10, 200), **PACKED), GRADIENTS),
 }
 
 CAPPED = {"softcap": 2.0}
