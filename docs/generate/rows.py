@@ -203,9 +203,9 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             ),
             "ptx_mutants_hopper_host",
             (*ORACLES, *EMULATOR, *BLOCKSPARSE),
-            commit="9726abc8",
+            commit="a8db313d",
             machine="2 cores",
-            date="2026-11-28",
+            date="2026-11-29",
             command="python -m fuzz.score.ptx_mutants --target blocksparse.wgmma --count 205 --seed 2 --jobs 2",
         ),
         Row(
