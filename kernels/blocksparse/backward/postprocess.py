@@ -53,6 +53,7 @@ class Postprocess:
         dq, dk, dv   outputs: (…, rows, heads, dim) of the variant's dtype, or float32, 16-byte aligned; strides are
                      multiples of 8
         dq_sum, dkv_sum  fp32, 16-byte aligned; dk, dv and dkv_sum are used where group_split is more than 1
+        order_*, key_order_*  common/sequence_order.py's SequenceOrder, of tiles of queries and of keys; null: none
         semaphores   int32 (batch, heads_q, m_blocks) as ordered adds have left them, of several for each tile the first
                      ones; null where adds were atomic
         """

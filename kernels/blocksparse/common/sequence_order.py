@@ -1,6 +1,6 @@
 # CuTe DSL is traced: shapes and values have no static types
 # mypy: ignore-errors
-"""Packed sequences in the order in which their tiles are launched: NOTE [sequences by length] of lists/by_length.py."""
+"""Packed sequences in the order in which their tiles are launched: NOTE [sequences by length] of lists/lpt.py."""
 
 from typing import NamedTuple
 

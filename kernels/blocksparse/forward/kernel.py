@@ -71,8 +71,9 @@ class Forward:
         partial, full  the block lists, common/list_reader.py; mask_*, band_*: common/mask_words.py
         schedule       0 to launch a head's tiles from the first, 1 from the last, 2 as in positions, int32: the m block
                        of each launch position, at [b · stride + head · stride + position]
-        l2_head_section   heads (over all of the batch) whose tiles are launched m_block by m_block together: as many as
-                       have their K and V in the L2 cache. Long rows first over many heads leave short ones for the end
+        l2_head_section   heads (over all of the batch, or of the longest sequence where these have an order) whose
+                       tiles are launched m_block by m_block together: as many as have their K and V in the L2 cache.
+                       Long rows first over many heads leave short ones for the end
         order_sequence, order_start   `SequenceOrder` of common/sequence_order.py, of tiles of queries; null: none
         resident, tile_counter   persistent CTAs, and where they take the numbers of further tiles from: int32, 0 before
                        the launch, not read where each tile has a CTA

@@ -1,6 +1,7 @@
 """Launching the tiles that packed sequences have: NOTE [sequences by length] of lists/lpt.py.
 
-How many tiles there are is on the device; the host knows what they are at most.
+How many tiles there are is on the device; the host knows how many there are at most. Lists that no builder of this
+package has made have no order of the sequences.
 """
 
 from __future__ import annotations
