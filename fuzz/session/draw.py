@@ -21,6 +21,7 @@ from fuzz.core.case import Case
 from fuzz.core.target import Target
 from fuzz.generate import cases as strategies
 from fuzz.generate.masks import Draw
+from fuzz.generate.more_sequences import with_more_sequences
 from fuzz.generate.reproducible_draws import reproducible_draws
 from fuzz.session.climb import Climber
 from fuzz.session.few_kernels import of_few_families
@@ -42,6 +43,7 @@ class Stop(BaseException):
 def drawer_of(under_test: Target, settings: Settings, shard: Shard | None = None) -> Callable[[Draw], Case]:
     """Function that draws a case of a session for one target; of a shard, one after the other."""
     drawn = strategies.drawer(under_test, strategies.SIZES[settings.size], settings.repeats)
+    drawn = with_more_sequences(under_test, drawn)
     if shard is not None and shard.kernels and under_test.kernel_families:
         drawn = of_few_families(under_test, drawn, max(shard.cases // KERNEL_CASES, 1))
     if not settings.repeats_deterministic:
