@@ -151,7 +151,7 @@ def ways_of(row: Row, lengths: list[int], device: str) -> dict[str, tuple[Callab
 
 
 def orders_of(blocks: BlockSparse) -> dict[str, BlockSparse]:
-    """The same lists, by length and with all tiles."""
+    """name -> the lists, whose sequences are launched by length, or with all tiles."""
     return {"by length": blocks, "all tiles": without_order(blocks)}
 
 

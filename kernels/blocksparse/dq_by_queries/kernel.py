@@ -30,7 +30,7 @@ from cutlass.memory import SmemAllocator
 from kernels.blocksparse.backward import dq_accumulator, softmax_gradient
 from kernels.blocksparse.backward.gemms import store_float32
 from kernels.blocksparse.backward.softmax_gradient import LOG2_E, Factors
-from kernels.blocksparse.common.arguments import block_list, entry, mask_of, operand, sequence_order_of, sequences_of
+from kernels.blocksparse.common.arguments import block_list, entry, mask_of, operand, sequences_of
 from kernels.blocksparse.common.buffers import Buffers, initialise, release, wait_full
 from kernels.blocksparse.common.list_reader import BlockList, Operand, Sequences, read
 from kernels.blocksparse.common.mask_words import Mask
@@ -43,7 +43,7 @@ from kernels.blocksparse.forward.hopper import wgmma
 from kernels.blocksparse.forward.hopper.tuning import ROWS, WARPGROUP
 from kernels.blocksparse.forward.kernel import kv_head_of
 from kernels.blocksparse.forward.mainloop import Work, allow_all, keep_keys
-from kernels.blocksparse.forward.tile_order import Order
+from kernels.blocksparse.forward.tile_order import Order, order_of
 from kernels.blocksparse.forward.tile_scheduler import Tile
 from kernels.blocksparse.spec.variant import NO_INJECTION, OF_DQ, Injection, Variant
 
@@ -102,14 +102,7 @@ class DQByQueries:
             mask_of(a),
             (a.batch, a.heads_q, a.heads_kv, a.m_blocks),
             a.dim,
-            Order(
-                a.schedule,
-                a.l2_head_section,
-                a.positions,
-                a.positions_stride_batch,
-                a.positions_stride_head,
-                sequence_order_of(a, "order"),
-            ),
+            order_of(a),
             (a.resident, a.tile_counter),
             factors,
         ).launch(

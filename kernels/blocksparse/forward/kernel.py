@@ -14,7 +14,7 @@ from cutlass import Float32, Int32, Int64, cute
 from cutlass.memory import SmemAllocator
 
 from kernels.blocksparse.common import layouts, mma
-from kernels.blocksparse.common.arguments import block_list, entry, mask_of, operand, sequence_order_of, sequences_of
+from kernels.blocksparse.common.arguments import block_list, entry, mask_of, operand, sequences_of
 from kernels.blocksparse.common.list_reader import (
     BlockList,
     Operand,
@@ -28,7 +28,7 @@ from kernels.blocksparse.common.mask_words import Mask, MaskRows
 from kernels.blocksparse.common.tile_loads import TileCopy
 from kernels.blocksparse.forward import mainloop
 from kernels.blocksparse.forward.mainloop import LN_2, LOG2_E, Work
-from kernels.blocksparse.forward.tile_order import Order, place_of
+from kernels.blocksparse.forward.tile_order import Order, order_of, place_of
 from kernels.blocksparse.forward.tuning import portable_tuning
 from kernels.blocksparse.spec.variant import NO_INJECTION, OF_CLUSTERS, OF_TCGEN05, Injection, Variant
 
@@ -97,14 +97,7 @@ class Forward:
             mask_of(a),
             (a.batch, a.heads_q, a.heads_kv, a.m_blocks),
             a.dim,
-            Order(
-                a.schedule,
-                a.l2_head_section,
-                a.positions,
-                a.positions_stride_batch,
-                a.positions_stride_head,
-                sequence_order_of(a, "order"),
-            ),
+            order_of(a),
             (a.resident, a.tile_counter),
             to_tanh,
             to_log2,

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import cutlass
 from cutlass import Boolean, Int32, Int64, cute
 
+from kernels.blocksparse.common.arguments import sequence_order_of
 from kernels.blocksparse.common.list_reader import read
 from kernels.blocksparse.common.sequence_order import SequenceOrder, sequence_at
 
@@ -26,6 +27,13 @@ class Order(NamedTuple):
     stride_batch: Int64
     stride_head: Int64
     sequences: SequenceOrder
+
+
+def order_of(arguments) -> Order:
+    """The order among the arguments of a kernel that works on tiles of queries."""
+    a = arguments
+    of_positions = a.positions, a.positions_stride_batch, a.positions_stride_head
+    return Order(a.schedule, a.l2_head_section, *of_positions, sequence_order_of(a, "order"))
 
 
 @cute.jit
