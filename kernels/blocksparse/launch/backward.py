@@ -218,7 +218,7 @@ def backward_variants(
         products,
         float32,
         separate_dq,
-        blocks.schedule.alike,
+        has_runs(q, blocks, deterministic),
     )
 
 
@@ -256,7 +256,7 @@ def _variants(
     products: str,
     float32: bool,
     separate_dq: bool,
-    alike: bool,
+    in_runs: bool,
 ) -> tuple[Variant, ...]:
     name, padded = str(dtype).removeprefix("torch."), padded_dim(dim)
     products = "mma" if float32 and products == "tcgen05" else products
@@ -269,13 +269,19 @@ def _variants(
     if softcap and not (tuning or separate_dq) and (products, padded, tiles) == ("wgmma", 64, (128, 128)):
         tuning = CAPPED
     of_main = tuning
-    if alike and not tuning and is_full(products, mask, tiles):
+    if in_runs and not tuning and is_full(products, mask, tiles):
         of_main = tuning_of_full(padded, softcap)
     main = Variant("backward", name, padded, *tiles, mask, ordered, softcap, products, of_main, float32, separate_dq)
     tuning = tuple((key, value) for key, value in tuning if key not in ("runs", "delays", "stages_dq"))
     of_cta = (tiles[0], min(tiles[1], PAIR_KEYS // 2))
     after = Variant("postprocess", name, padded, *of_cta, products=products, tuning=tuning, float32=float32)
     return before, *dq, main, after
+
+
+def has_runs(q: Tensor, blocks: BlockSparse, deterministic: bool) -> bool:
+    """True where a kernel that works through runs of tiles is the faster one: of rows that are alike, but for ordered
+    adds of packed sequences (docs/performance/log.md), whose runs end with each of them."""
+    return blocks.schedule.alike and not (deterministic and q.dim() == 3)
 
 
 def is_full(products: str, mask: str, tiles: tuple[int, int]) -> bool:

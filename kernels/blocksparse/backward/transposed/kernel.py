@@ -187,7 +187,6 @@ class TransposedBackward(BulkBackward):
                 steps = progress.steps
                 if tile.total > 0:
                     steps = mainloop(of_tile, steps)
-                    turns.arrive_empty(w.keys_empty, progress.loaded, 1)
                 else:
                     clear(of_tile)
                 self.write(of_tile, tile)

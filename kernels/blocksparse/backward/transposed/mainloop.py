@@ -71,15 +71,16 @@ def mainloop_transposed(w, step: Int32) -> Int32:
         done = Int32(1)
     else:
         clear(w)
-    for i in cutlass.range(done, (w.end_entry - w.first_entry) * steps, unroll=1):
+    total = (w.end_entry - w.first_entry) * steps
+    for i in cutlass.range(done, total, unroll=1):
         entry = w.first_entry + i // steps
         if i % steps == 0 and i > 0:
             turns.end_window(w, entry)
-        multiply_step(w, w, rows, entry, i % steps, step + i, which)
+        multiply_step(w, w, rows, entry, i % steps, step + i, which, last=i + 1 == total)
     turns.end_window(w, w.end_entry)
-    step += (w.end_entry - w.first_entry) * steps
+    step += total
     if cutlass.const_expr(delayed):
-        finish_dq(w, w, step - 1)
+        finish_dq(w, w, step - 1, last=True)
     return step
 
 
@@ -94,10 +95,11 @@ def multiply_step(
     dq_of: cutlass.Constexpr,
     add: cutlass.Constexpr = True,
     starts=True,
+    last=False,
 ) -> None:
     """One step, of so many queries. products: those of its shape; entry: its block's number in the entry buffer; part:
     which step of the block. Steps of RUN_STEP queries have no mask. add: to dK and dV, which else begin here. starts:
-    for DqOf.NONE, True in a tile's first step."""
+    for DqOf.NONE, True in a tile's first step; last: for DqOf.STEP, in its last one."""
     tiling, thread, stages, stages_q = w.tiling, w.thread, w.tiling.stages, w.tiling.stages_q
     stage, stage_q = stage_of(step, stages), stage_of(step, stages_q)
     turns.await_full(w.q_full, step, stages_q)
@@ -152,6 +154,8 @@ def multiply_step(
         issue_from_registers(products.to_dk, w.rdK, as_operand_a(rdS), stage_q, add)
         finish(1)
         turns.arrive_empty(w.ds_empty, of_step, tiling.stages_ds)
+        if cutlass.const_expr(dq_of is DqOf.STEP):
+            turns.end_keys(w, last)
         hand_over_dq(w, rdQ, of_step)
     finish()
     turns.arrive_empty(w.q_empty, step, stages_q)
@@ -167,12 +171,13 @@ def issue_dq(w, products, rdQ: cute.Tensor, step: Int32) -> None:
 
 
 @cute.jit
-def finish_dq(w, products, step: Int32) -> None:
-    """dQ of the last of the steps that compute dQ of the one before."""
+def finish_dq(w, products, step: Int32, last) -> None:
+    """dQ of the last of the steps that compute dQ of the one before. last: it is the tile's last step."""
     rdQ = accumulator(products.to_dq)
     issue_dq(w, products, rdQ, step)
     finish()
     turns.arrive_empty(w.ds_empty, step, w.tiling.stages_ds)
+    turns.end_keys(w, last)
     hand_over_dq(w, rdQ, step)
 
 

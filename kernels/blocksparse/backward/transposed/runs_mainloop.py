@@ -23,24 +23,27 @@ def mainloop_runs(w, step: Int32) -> Int32:
         turns.await_full(w.q_full, step, tiling.stages_q)  # then its block is in the entry buffer
         block = block_at(storage.sEntries, entry)
         if block.starts_run:
-            step = multiply_piece(w, w.wide, RUN_STEP, RUN_STEPS, entry, step)
+            step = multiply_piece(w, w.wide, RUN_STEP, RUN_STEPS, entry, step, entry + RUN_TILES >= w.end_entry)
             entry += RUN_TILES
         else:
-            step = multiply_piece(w, w.narrow, tiling.step_m, tiling.steps, entry, step)
+            step = multiply_piece(w, w.narrow, tiling.step_m, tiling.steps, entry, step, entry + 1 >= w.end_entry)
             entry += 1
         turns.end_window(w, entry)
     return step
 
 
 @cute.jit
-def multiply_piece(w, products, rows: cutlass.Constexpr, steps: cutlass.Constexpr, entry: Int32, step: Int32) -> Int32:
-    """All steps of a piece, dQ among them; returns the number of steps."""
+def multiply_piece(
+    w, products, rows: cutlass.Constexpr, steps: cutlass.Constexpr, entry: Int32, step: Int32, last
+) -> Int32:
+    """All steps of a piece, dQ among them; returns the number of steps. last: it is the tile's last piece."""
     if cutlass.const_expr(w.tiling.delays_dq):
         multiply_step(w, products, rows, entry, Int32(0), step, DqOf.NONE, starts=entry == w.first_entry)
         for part in cutlass.range(1, steps, unroll=1):
             multiply_step(w, products, rows, entry, part, step + part, DqOf.STEP_BEFORE)
-        finish_dq(w, products, step + steps - 1)
+        finish_dq(w, products, step + steps - 1, last)
     else:
         for part in cutlass.range(steps, unroll=1):
-            multiply_step(w, products, rows, entry, part, step + part, DqOf.STEP)
+            ends = last & (part == steps - 1)
+            multiply_step(w, products, rows, entry, part, step + part, DqOf.STEP, last=ends)
     return step + steps

@@ -115,6 +115,13 @@ def await_keys(w) -> None:
 
 
 @cute.jit
+def end_keys(w, last) -> None:
+    """Tells, for a warp, that its products have read K and V, if this was the tile's last step."""
+    if last:
+        arrive_empty(w.keys_empty, w.key_turn, 1)
+
+
+@cute.jit
 def end_window(w, entry: Int32) -> None:
     """Tells, for a warp, that a window is empty, if it ends before this entry: the warp is done with those before."""
     if (stage_of(entry, HALF) == 0) | (entry == w.end_entry):

@@ -75,8 +75,10 @@ def test_a_thousand_cases_need_tens_of_kernels_that_cover_every_choice() -> None
 
 
 def test_full_masks_are_drawn_with_the_kernels_that_these_have_on_hopper() -> None:
-    """As `dense` makes their lists, ascending: their rows are alike, which the launcher has a tuning for."""
+    """As `dense` makes their lists, ascending: their rows are alike, which the launcher has a tuning for, but for
+    ordered adds of packed sequences."""
     problem = Problem((900, 650), (640, 640), 2, 1, 128, 128, "bfloat16", mask=Full())
+    packed = msgspec.structs.replace(problem, layout="packed")
     chosen = [one for one in variants_for(problem, emulated=False) if one["mask"] == "none"]
     assert {(one["tile_m"], one["tile_n"], one["deterministic"]) for one in chosen} == {(128, 128, True)}
     assert not any(
@@ -85,9 +87,11 @@ def test_full_masks_are_drawn_with_the_kernels_that_these_have_on_hopper() -> No
     alike = {one["schedule"]: blocks_of(case(problem, **one)).schedule.alike for one in chosen}
     assert alike.pop("ascending") and alike and not any(alike.values())
     for one in chosen:
-        q, blocks, _ = shapes_of(case(problem, **one))
-        main = backward_variants(q, blocks, deterministic=True, products="wgmma")[-2]
-        assert main.tuning == ((("runs", 1),) if one["schedule"] == "ascending" else ())
+        for of, ordered in product((problem, packed), (True, False)):
+            q, blocks, _ = shapes_of(case(of, **one))
+            main = backward_variants(q, blocks, deterministic=ordered, products="wgmma")[-2]
+            runs = one["schedule"] == "ascending" and not (ordered and of is packed)
+            assert main.tuning == ((("runs", 1),) if runs else ())
 
 
 @pytest.mark.parametrize("layout", ["padded", "packed"])

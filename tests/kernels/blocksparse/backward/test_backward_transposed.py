@@ -445,6 +445,16 @@ def _keys_at_once(w, sides, entry, part) -> None:
 
 
 @cute.jit
+def _keys_ended_early(w, products, step, last) -> None:
+    turns.end_keys(w, last)
+    rdQ = mainloop.accumulator(products.to_dq)
+    mainloop.issue_dq(w, products, rdQ, step)
+    mainloop.finish()
+    turns.arrive_empty(w.ds_empty, step, w.tiling.stages_ds)
+    mainloop.hand_over_dq(w, rdQ, step)
+
+
+@cute.jit
 def _windows_at_once(w, look_up) -> None:
     for number in cutlass.range(tile_scheduler.windows_of(w.end_entry - w.first_entry), unroll=1):
         first = w.first_entry + number * HALF
@@ -470,6 +480,7 @@ MANY_BLOCKS = Spec((64 * 70,), (130,), 2, 1, tile_m=64, group_split=1)
         for one in (
             ("K and V are loaded over those of the tile before", loads, "load_keys_behind", _keys_at_once, 64),
             ("K and V are loaded over those of the tile before", loads, "load_keys_behind", _keys_at_once, 128),
+            ("K is loaded over that of the last dQ's product", mainloop, "finish_dq", _keys_ended_early, 64),
             ("entries are written over those that are read", tile_scheduler, "write_windows", _windows_at_once, 64),
             ("entries are written over those that are read", tile_scheduler, "write_windows", _windows_at_once, 128),
             # at head dim 64 a warp's rows of dK lie where no other warp writes dS
