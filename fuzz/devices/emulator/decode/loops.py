@@ -17,6 +17,7 @@ from fuzz.devices.emulator.decode.operands import Program
 from fuzz.devices.emulator.ptx import Instruction
 
 _COMPARISON = re.compile(r"setp\.(?:eq|ne|lt|le|gt|ge|lo|ls|hi|hs)\.([bsu])(16|32|64)$")
+_FROM_MEMORY = re.compile(r"(?!ld\.(param|const)\b)(ld|ldu|ldmatrix|atom|tex|tld4|suld|tcgen05\.ld|mbarrier)\b")
 BEHIND = 12  # registers that the origin of a value is looked for in
 Compared = tuple[str | int, str | int]
 
@@ -28,6 +29,8 @@ class Exit:
     compared  the two registers or numbers whose comparison decides; None where it is not one of two integers
     always    every trip comes to it
     fixed     nothing in the loop writes what decides
+    counted   what decides is computed from registers alone: a number that the loop reads from memory may rise by one in
+              each trip and end it at once
     bits      of the integers; signed: compared as signed ones
     """
 
@@ -35,6 +38,7 @@ class Exit:
     compared: Compared | None
     always: bool
     fixed: bool
+    counted: bool = False
     bits: int = 32
     signed: bool = True
 
@@ -131,7 +135,11 @@ class _Body:
         ]  # fmt: skip
         joins = [pc for pc in targets if head < pc <= branch]
         self.straight = min([branch, *(pc for pc in jumps), *joins])  # every trip comes up to here
-        self.written = set().union(*(written(self.source[pc]) for pc in inside))
+        self.writers: dict[str, list[Instruction]] = {}
+        for i in {id(self.source[pc]): self.source[pc] for pc in inside}.values():
+            for register in written(i):
+                self.writers.setdefault(register, []).append(i)
+        self.written = set(self.writers)
 
     def exits(self) -> Iterator[Exit]:
         for pc in self.leaves:
@@ -154,4 +162,18 @@ class _Body:
         if any(isinstance(x, str) and x not in self.program.places for x in (a, b)):
             return Exit(pc, None, always, False)
         fixed = not {a, b} & self.written and decides.guard is None
-        return Exit(pc, (a, b), always, fixed, max(32, int(kind[2])), kind[1] == "s")
+        return Exit(pc, (a, b), always, fixed, self._is_counted(decides), max(32, int(kind[2])), kind[1] == "s")
+
+    def _is_counted(self, decides: Instruction) -> bool:
+        """True where nothing that the loop computes what decides from comes from memory."""
+        todo, seen = [decides], {id(decides)}
+        while todo:
+            i = todo.pop()
+            if _FROM_MEMORY.match(i.name):
+                return False
+            sources = {x for part in (i.guard, *i.operands[1:]) for x in _names(part)}
+            for j in (writer for x in sources for writer in self.writers.get(x, ())):
+                if id(j) not in seen:
+                    seen.add(id(j))
+                    todo.append(j)
+        return True

@@ -4,8 +4,8 @@ A long launch is not an endless one, so time alone decides nothing. NOTE [endles
 its warp came to it,
 
 1. nothing that the loop writes decides whether it is left (decode/loops.Loop.endless); or
-2. counters decide, and by their steps it would go round more often than the launch's tensors have elements (at least
-   LEAST), and for more than an hour; or
+2. counters decide, which are computed from registers alone, and by their steps it would go round more often than the
+   launch's tensors have elements (at least LEAST), and for more than an hour; or
 3. it went round more often than that, for `patience` seconds of the processor, no counter leads to its end within an
    hour, and nothing else in the launch goes on: every warp that can run is in such a loop, and no CTA has finished.
 
@@ -213,9 +213,9 @@ class Watch:
         return False, self._endless(w, number, inside, why)
 
     def _counter(self, w: int, way: Exit, index: int, samples: list[_Sample]) -> _Counter | None:
-        """The counter that an exit compares, where the samples show one: it goes on by the same step in each trip, and
-        what it is compared with stays."""
-        if way.compared is None:
+        """The counter that an exit compares, where there is one: it is computed from registers alone, by the samples it
+        goes on by the same step in each trip, and what it is compared with stays."""
+        if way.compared is None or not way.counted:
             return None
         lane = max(int(self.m.mask[w]).bit_length() - 1, 0)
         trips = [s.trips for s in samples]

@@ -83,6 +83,17 @@ def test_a_loop_that_goes_through_its_data_once_is_left_alone():
     assert is_left_alone(body, data, block=1)
 
 
+@pytest.mark.parametrize("step", [1, 1 / 1024])
+def test_a_loop_that_takes_numbers_until_one_says_the_end_is_left_alone(step):
+    """Numbers that rise, as those of the tiles that a persistent CTA takes, or the sequence that these are of, are no
+    counter: they come from memory."""
+    data = (torch.arange(1 << 12) * step).to(torch.int32)
+    data[-1] = -1
+    body = "$again: ld.global.b32 %r1, [%p0]; add.s64 %p0, %p0, 4; mov.b32 %r2, %r1;\n"
+    body += "bar.sync 0;\n" * 60 + "setp.ne.s32 %q0, %r2, -1; @%q0 bra $again;"  # a trip takes a while
+    assert is_left_alone(body, data, block=128)
+
+
 def test_a_loop_that_polls_and_counts_is_left_alone_while_another_warp_works():
     """CTA 0 asks for a flag, more often than the tensors have elements; CTA 1 counts, then sets the flag."""
     body = f"""setp.eq.s32 %q1, %c, 1; @%q1 bra $work;
