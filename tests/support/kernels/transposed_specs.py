@@ -1,0 +1,105 @@
+"""Problems of Hopper's transposed backward kernel, for its tests."""
+
+import torch
+from backward_problems import Spec
+from transposed_backward import WITH_RUNS
+
+SPECS = {
+    "full": Spec((150,), (130,), dim=128, tile_m=128),
+    "band, ordered": Spec((150, 300), (330, 270), 2, 1, dim=128, tile_m=128, mask="causal", deterministic=True),
+    "bits, a soft cap, split": Spec(
+        (300, 70), (260, 130), 4, 2, dim=64, tile_m=128, mask="random", softcap=1.5, group_split=2
+    ),
+    "window, packed": Spec((200, 0, 130), (260, 5, 70), 2, 2, dim=128, tile_m=64, mask="window", packed=True),
+    "intervals, float16, a view": Spec(
+        (200,), (260,), 2, 1, dim=56, tile_m=128, mask="documents", dtype=torch.float16, view=True
+    ),
+    "more blocks than the entry buffer holds": Spec(
+        (64 * 70 + 1,), (130,), 2, 1, dim=64, tile_m=64, deterministic=True, group_split=1
+    ),
+    "float32": Spec((140,), (130,), 2, 1, dim=120, tile_m=128, mask="random", float32=True),
+    "runs of tiles": Spec((800,), (150,), 2, 1, dim=128, tile_m=128, tuning=WITH_RUNS),
+    "runs of tiles, causal": Spec((1500, 300), (1400, 300), dim=128, tile_m=128, mask="causal"),
+    "runs of tiles, three windows of pieces, packed": Spec(
+        (1300, 650), (260, 140), 8, 1, dim=128, tile_m=128, packed=True, tuning=WITH_RUNS
+    ),
+    "runs of tiles, split, float16, a view": Spec(
+        (1290,),
+        (128,),
+        4,
+        1,
+        dim=104,
+        tile_m=128,
+        dtype=torch.float16,
+        view=True,
+        group_split=2,
+        tuning=WITH_RUNS,
+    ),
+    "runs of tiles, ordered, two windows of entries, packed": Spec(
+        (1300, 650),
+        (260, 140),
+        4,
+        1,
+        dim=128,
+        tile_m=128,
+        packed=True,
+        deterministic=True,
+        group_split=1,
+        tuning=WITH_RUNS,
+    ),
+    "runs of tiles, ordered, intervals, float16, a view": Spec(
+        (1290,),
+        (400,),
+        2,
+        1,
+        dim=104,
+        tile_m=128,
+        mask="prefixes",
+        dtype=torch.float16,
+        view=True,
+        deterministic=True,
+        tuning=WITH_RUNS,
+    ),
+    "two buffers of dQ": Spec((300, 130), (330, 140), 2, 1, dim=128, tile_m=128, mask="random", deterministic=True),
+    # 5 or 3 steps of each tile of keys: the next one begins with the other buffer
+    "two buffers of dQ, tiles of 64 queries, packed": Spec(
+        (300, 130), (330, 140), 2, 2, dim=128, tile_m=64, deterministic=True, packed=True
+    ),
+    "two buffers of dQ, none of the step before": Spec(
+        (300, 130), (330, 140), 2, 1, dim=128, tile_m=128, deterministic=True, tuning=(("delays", 0), ("stages_dq", 2))
+    ),
+    "two buffers of dQ, atomic": Spec((300, 130), (330, 140), 2, 2, dim=128, tile_m=64, tuning=(("stages_dq", 2),)),
+    "two buffers of dQ, a soft cap": Spec(
+        (300, 130), (330, 140), 2, 1, dim=128, tile_m=128, mask="random", softcap=1.5, deterministic=True
+    ),
+    "one buffer of dQ, as asked": Spec(
+        (300, 130), (330, 140), 2, 1, dim=128, tile_m=128, mask="random", deterministic=True, tuning=(("stages_dq", 1),)
+    ),
+    "no runs, as asked": Spec((700,), (130,), 2, 1, dim=128, tile_m=128, tuning=(("runs", 0),)),
+    "no runs with a soft cap": Spec((700,), (130,), 2, 1, dim=128, tile_m=128, softcap=1.5),
+    "no keys": Spec((100, 60), (0, 60), dim=64, tile_m=64, mask="causal", packed=True),
+}
+
+# of ordered adds, in steps that lie in two tiles
+ORDERED_RUNS = {
+    "full": Spec((1300,), (390,), 2, 1, dim=128, tile_m=128, deterministic=True, tuning=WITH_RUNS),
+    "causal": Spec((1200,), (1100,), dim=128, tile_m=128, mask="causal", deterministic=True, tuning=WITH_RUNS),
+    "causal, descending": Spec(
+        *((1300,), (900,)),
+        dim=128,
+        tile_m=128,
+        mask="causal",
+        deterministic=True,
+        schedule="descending",
+        tuning=WITH_RUNS,
+    ),
+    "window": Spec(
+        *((1400,), (2304,)),  # a third of the keys are seen: five whole tiles
+        dim=128,
+        tile_m=128,
+        mask="window",
+        deterministic=True,
+        schedule="permutation",
+        tuning=WITH_RUNS,
+    ),
+}
