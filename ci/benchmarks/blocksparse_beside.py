@@ -3,7 +3,7 @@
     python ci/benchmarks/blocksparse_beside.py --seconds 240 --out ci/results/blocksparse_beside_h200.json
     python ci/benchmarks/blocksparse_beside.py --dry --out /tmp/x.json     tiny, on the emulated GPU, without the others
 
-Rows are masks (causal, full, windows, random blocks) at 2,048 to 32,768 tokens, head dims 64 and 128, 16 query heads
+Rows are masks (causal, full, windows, random blocks) at 512 to 32,768 tokens, head dims 64 and 128, 16 query heads
 on 16 and on 2 KV heads, bfloat16; 64 blocks of 64 × 64 a row of 109,632 tokens, 7 heads, which FlashInfer publishes a
 rate of; packed sequences with block lists; gradients at head dim 256 with lists over 128 keys. Columns are forward,
 backward with atomic and with ordered adds (the planned order where the default one waits). FlashAttention-4 runs where
@@ -68,6 +68,8 @@ def planned(dry: bool) -> list[Entry]:
         row("causal", 8192, batch=2, heads_kv=2),
         row("causal", 32768),
         row("causal", 2048, batch=8),
+        row("causal", 1024, batch=16),
+        row("causal", 512, batch=32),
         row("window", 8192, heads_kv=2),
         row("10%", 32768),
         row("10%", 8192, 64),

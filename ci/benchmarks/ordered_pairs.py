@@ -106,6 +106,17 @@ ROWS = [
     Row("causal", 2048, 8, 256, (2, 4, 6, 8)),
     Row("full", 2048, 8, 256, (4, 6, 8, 16), (16,)),
 ]
+SHORT = [
+    Row(mask, tokens, batch, dim, (), heads_kv=heads_kv)
+    for mask, dim, heads_kv in (
+        ("causal", 128, 16), ("causal", 64, 16), ("causal", 128, 2), ("causal", 256, 16), ("full", 128, 16),
+        ("full", 64, 16), ("window", 128, 16),
+    )
+    for tokens, batch in (
+        (256, 64), (512, 32), (1024, 16), (2048, 8), (4096, 4), (256, 8), (512, 4), (1024, 2), (2048, 1), (4096, 1),
+    )
+    if mask != "window" or tokens > 2048
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -126,7 +137,7 @@ def ways_of(row: Row, blocks: BlockSparse) -> dict[str, Way]:
 
     default, of = halved(blocks), {"heads_q": row.heads, "heads_kv": row.heads_kv, "batch": row.batch, "dim": row.dim}
     found = {"atomic": Way(default, False), "default": Way(default, True)}
-    if concurrency.has_longest_last(default):
+    if row.default and concurrency.has_longest_last(default):
         found["unreversed"] = Way(default, True, atomic_pairs(row, default), False)
     if not concurrency.in_step(blocks):
         plan = least_blocking(blocks, **of)
@@ -273,12 +284,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=90, help="begin no row after so many")
     parser.add_argument("--only", nargs="*", help="rows whose name has one of these")
+    parser.add_argument("--short", action="store_true", help="rows of 256 to 4,096 tokens, few sequences and many")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--dry", action="store_true", help="on the emulated GPU, tiny")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     began = time.monotonic()
-    rows = [row for row in ROWS if not options.only or any(part in row.name for part in options.only)]
+    rows = SHORT if options.short else ROWS
+    rows = [row for row in rows if not options.only or any(part in row.name for part in options.only)]
     found: list[dict[str, Any]] = []
     device = "emulated" if options.dry else torch.cuda.get_device_name()
     print(device, torch.__version__, flush=True)
