@@ -47,6 +47,7 @@ from kernels.blocksparse.lists.types import BlockSparse  # noqa: E402
 from kernels.blocksparse.planner.planner import least_blocking  # noqa: E402
 from kernels.blocksparse.spec.variant import Variant  # noqa: E402
 
+STEPS_OF_64 = (("runs", 0),)  # of full masks
 HEADS, ROUNDS, CALLS, SETTLE, DISAGREE = 16, 6, 6, 0.06, 0.02
 
 
@@ -116,17 +117,24 @@ SHORT = [
         (256, 64), (512, 32), (1024, 16), (2048, 8), (4096, 4), (256, 8), (512, 4), (1024, 2), (2048, 1), (4096, 1),
     )
     if mask != "window" or tokens > 2048
+] + [
+    Row(mask, tokens, batch, 128, (), heads_kv=heads_kv)
+    for mask, heads_kv in (("causal", 2), ("causal", 4), ("full", 16), ("full", 2))
+    for tokens, batch in ((8192, 2), (8192, 1), (4096, 2), (2048, 4))
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way of the backward pass. pairs: None for the launcher's; reverses: the last group of a causal mask."""
+    """One way of the backward pass. pairs, group_split: None for the launcher's; reverses: the last group of a causal
+    mask; tuning: of the kernel."""
 
     blocks: BlockSparse
     ordered: bool
     pairs: int | None = None
     reverses: bool = True
+    group_split: int | None = None
+    tuning: tuple[tuple[str, int], ...] = ()
 
 
 def ways_of(row: Row, blocks: BlockSparse) -> dict[str, Way]:
@@ -142,6 +150,18 @@ def ways_of(row: Row, blocks: BlockSparse) -> dict[str, Way]:
     if not concurrency.in_step(blocks):
         plan = least_blocking(blocks, **of)
         found[f"planned ({plan.pairs}, {plan.chosen[0]})"] = Way(halved(plan.blocks), True)
+    if not row.default:  # a short row
+        group = row.heads // row.heads_kv
+        for split in (2**n for n in range(group.bit_length()) if group > 1):
+            found |= {
+                f"{n} g{split}": Way(default, o, group_split=split) for n, o in (("default", True), ("atomic", False))
+            }
+        if row.mask == "full" and row.dim == 128:
+            found |= {
+                "default 64": Way(default, True, tuning=STEPS_OF_64),
+                "default 64 p8": Way(default, True, 8, tuning=STEPS_OF_64),
+                "default 64 p16": Way(default, True, 16, tuning=STEPS_OF_64),
+            }
     found |= {f"default p{pairs}": Way(default, True, pairs) for pairs in row.default}
     found |= {f"atomic p{pairs}": Way(default, False, pairs) for pairs in row.atomic}
     for pairs in row.planned:
@@ -172,10 +192,12 @@ class Passes:
     def launches(self, way: Way) -> tuple[list[Any], list[Any]]:
         """The kernels of a way with their values, and the gradients that they write, before the workspace."""
         gradients = [torch.empty_like(x) for x in (self.q, self.k, self.v)]
-        workspace = launch_backward.make_workspace(self.q, self.k, self.sequences, way.blocks, way.ordered)
+        workspace = launch_backward.make_workspace(
+            self.q, self.k, self.sequences, way.blocks, way.ordered, way.group_split
+        )
         found = launch_backward.backward_launches(
             *gradients, self.q, self.k, self.v, self.o, self.lse, self.do, self.sequences, way.blocks, workspace,
-            scale=self.scale, deterministic=way.ordered, pairs=way.pairs, products="wgmma",
+            scale=self.scale, deterministic=way.ordered, pairs=way.pairs, products="wgmma", tuning=way.tuning,
         )  # fmt: skip
         if not way.reverses:
             never = {"reversed_from": launch.INT32_MAX}
@@ -253,8 +275,8 @@ def builds(rows: list[Row]) -> list[Variant]:
         dim, tile_n = row.dim, 64 if row.dim > 128 else 128
         variants = [Variant("forward", "bfloat16", dim, 128, 128, kind), Variant("preprocess", "bfloat16", dim, 128)]
         tuning = launch_backward.tuning_of_full(dim, False) if row.mask == "full" else ()
-        for ordered in (False, True):
-            variants.append(Variant("backward", "bfloat16", dim, 128, tile_n, kind, ordered, False, "wgmma", tuning))
+        for ordered, of in ((False, tuning), (True, tuning), (True, STEPS_OF_64 if tuning else ())):
+            variants.append(Variant("backward", "bfloat16", dim, 128, tile_n, kind, ordered, False, "wgmma", of))
         variants.append(Variant("postprocess", "bfloat16", dim, 128, tile_n, products="wgmma"))
         found |= dict.fromkeys(variants)
     return sorted(found, key=lambda one: one.kind != "backward")
