@@ -5,11 +5,11 @@
     python ci/check_long_rows.py --cases 4 --device emulator                  on the emulated GPU: minutes
 
 A session's cases are small: few have five adjacent tiles of 128 queries, which are one run (NOTE [pieces] of
-kernels/blocksparse/backward/transposed/runs_loads.py), and rows that are alike in lists of full blocks. Ordered adds
-have runs for these alone, as their launcher asks; atomic ones for all masks but blocks at random. Here every case has
-640 to 2,700 queries, head dim 64 to 128 and tiles of 128 × 128: full masks as `dense` makes their lists, causal
-masks and windows, documents; padded and packed; ordered and atomic adds; every order of launches. Each is judged as a
-session's cases are, ordered ones five times, bit for bit.
+kernels/blocksparse/backward/transposed/runs_loads.py), and rows that are alike in lists of full blocks. Atomic adds
+have runs for all masks but blocks at random, ordered ones none. Here every case has 640 to 2,700 queries, head dim 64
+to 128 and tiles of 128 × 128: full masks as `dense` makes their lists, causal masks and windows, documents; padded and
+packed; ordered and atomic adds; every order of launches. Each is judged as a session's cases are, ordered ones five
+times, bit for bit.
 
 With `--full` every case has a full mask over padded sequences of one length, from 129 queries on, at head dims from 104
 to 256: their forward kernels run in clusters of two CTAs, of which a session has few. The file says how many did.

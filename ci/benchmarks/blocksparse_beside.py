@@ -6,7 +6,8 @@
 Rows are masks (causal, full, windows, random blocks) at 512 to 32,768 tokens, head dims 64 and 128, 16 query heads
 on 16 and on 2 KV heads, bfloat16; 64 blocks of 64 × 64 a row of 109,632 tokens, 7 heads, which FlashInfer publishes a
 rate of; packed sequences with block lists; gradients at head dim 256 with lists over 128 keys. Columns are forward,
-backward with atomic and with ordered adds (the planned order where the default one waits). FlashAttention-4 runs where
+backward with the faster adds, which are atomic but for short rows, and with ordered ones (the planned order where the
+default one waits). FlashAttention-4 runs where
 `flash_attn.cute` imports; cuDNN is PyTorch's backend for full and causal masks, and for random blocks `cudnn.BSA` where
 that imports; FlashInfer is its block-sparse kernel for sm_90, forward alone, which takes up to 64 blocks of 64 × 64 a
 row.
@@ -148,15 +149,15 @@ def ours(problem: Problem) -> dict[str, Way]:
         heads = {"heads_q": entry.heads_q, "heads_kv": entry.heads_kv}
         ordered = least_blocking(blocks, **heads, dim=entry.dim).blocks
 
-    def call(lists: BlockSparse, deterministic: bool, products: str | None = None) -> Tensor:
+    def call(lists: BlockSparse, deterministic: bool | None, products: str | None = None) -> Tensor:
         return block_sparse_attention(*leaves, lists, deterministic=deterministic, products=products, **packing)[0]
 
     found = {
-        "ours": (partial(call, blocks, False), leaves, do),
+        "ours": (partial(call, blocks, None), leaves, do),
         "ours deterministic": (partial(call, ordered, True), leaves, do),
     }
     if entry.tile == 64:  # for which the portable kernels are the default
-        found["ours, wgmma"] = (partial(call, blocks, False, "wgmma"), leaves, do)
+        found["ours, wgmma"] = (partial(call, blocks, None, "wgmma"), leaves, do)
     return found
 
 

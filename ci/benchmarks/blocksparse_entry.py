@@ -149,7 +149,7 @@ def pair(entry: Entry, lock: Path, emit: Emit) -> None:
     flex_out = flex_forward()
     flex_grads = None if entry.kind == "forward" else gradients(flex_out)
     compiling = time.perf_counter() - began
-    out, _ = block_sparse_attention(q, k, v, blocks)
+    out, _ = block_sparse_attention(q, k, v, blocks, deterministic=False)
     with alone(lock):  # with gradients switched on: FlexAttention would be compiled anew without
         calls: dict[str, Callable[[], Any]] = {"forward": partial(block_sparse_attention, q, k, v, blocks)}
         if has_wgmma(entry):

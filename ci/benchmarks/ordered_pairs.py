@@ -6,7 +6,8 @@ order.
 
 "default pN" is the order of the lists' builder with N concurrent pairs, "planned pN" that of `least_blocking` for N,
 "atomic pN" atomic adds with N; "atomic", "default" and "planned" have the pairs that launcher and planner choose.
-"unreversed" launches the last group of a causal mask as the others, with the pairs of atomic adds.
+"unreversed" launches the last group of a causal mask as the others, with the pairs of atomic adds. With --splits:
+"default gN" and "atomic gN" split the query heads of a KV head into N units.
 
 In each round all ways of a row are measured, in an order at random, each after SETTLE seconds of the same: a
 GPU at its power limit runs as fast as what it ran before lets it. The median of the rounds' medians counts, of the main
@@ -47,7 +48,6 @@ from kernels.blocksparse.lists.types import BlockSparse  # noqa: E402
 from kernels.blocksparse.planner.planner import least_blocking  # noqa: E402
 from kernels.blocksparse.spec.variant import Variant  # noqa: E402
 
-STEPS_OF_64 = (("runs", 0),)  # of full masks
 HEADS, ROUNDS, CALLS, SETTLE, DISAGREE = 16, 6, 6, 0.06, 0.02
 
 
@@ -107,34 +107,27 @@ ROWS = [
     Row("causal", 2048, 8, 256, (2, 4, 6, 8)),
     Row("full", 2048, 8, 256, (4, 6, 8, 16), (16,)),
 ]
-SHORT = [
-    Row(mask, tokens, batch, dim, (), heads_kv=heads_kv)
-    for mask, dim, heads_kv in (
-        ("causal", 128, 16), ("causal", 64, 16), ("causal", 128, 2), ("causal", 256, 16), ("full", 128, 16),
-        ("full", 64, 16), ("window", 128, 16),
-    )
+SPLITS = [  # whose groups may be split
+    Row(mask, tokens, batch, 128, (), heads_kv=heads_kv)
+    for mask, heads_kv, many in (("causal", 2, True), ("causal", 4, False), ("full", 2, False))
     for tokens, batch in (
         (256, 64), (512, 32), (1024, 16), (2048, 8), (4096, 4), (256, 8), (512, 4), (1024, 2), (2048, 1), (4096, 1),
+        (8192, 2), (8192, 1), (4096, 2), (2048, 4),
     )
-    if mask != "window" or tokens > 2048
-] + [
-    Row(mask, tokens, batch, 128, (), heads_kv=heads_kv)
-    for mask, heads_kv in (("causal", 2), ("causal", 4), ("full", 16), ("full", 2))
-    for tokens, batch in ((8192, 2), (8192, 1), (4096, 2), (2048, 4))
+    if many or (tokens, batch) in ((8192, 2), (8192, 1), (4096, 2), (2048, 4))
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Way:
     """One way of the backward pass. pairs, group_split: None for the launcher's; reverses: the last group of a causal
-    mask; tuning: of the kernel."""
+    mask."""
 
     blocks: BlockSparse
     ordered: bool
     pairs: int | None = None
     reverses: bool = True
     group_split: int | None = None
-    tuning: tuple[tuple[str, int], ...] = ()
 
 
 def ways_of(row: Row, blocks: BlockSparse) -> dict[str, Way]:
@@ -150,18 +143,10 @@ def ways_of(row: Row, blocks: BlockSparse) -> dict[str, Way]:
     if not concurrency.in_step(blocks):
         plan = least_blocking(blocks, **of)
         found[f"planned ({plan.pairs}, {plan.chosen[0]})"] = Way(halved(plan.blocks), True)
-    if not row.default:  # a short row
-        group = row.heads // row.heads_kv
-        for split in (2**n for n in range(group.bit_length()) if group > 1):
-            found |= {
-                f"{n} g{split}": Way(default, o, group_split=split) for n, o in (("default", True), ("atomic", False))
-            }
-        if row.mask == "full" and row.dim == 128:
-            found |= {
-                "default 64": Way(default, True, tuning=STEPS_OF_64),
-                "default 64 p8": Way(default, True, 8, tuning=STEPS_OF_64),
-                "default 64 p16": Way(default, True, 16, tuning=STEPS_OF_64),
-            }
+    if row in SPLITS:
+        for split in (2**n for n in range((row.heads // row.heads_kv).bit_length())):
+            found[f"default g{split}"] = Way(default, True, group_split=split)
+            found[f"atomic g{split}"] = Way(default, False, group_split=split)
     found |= {f"default p{pairs}": Way(default, True, pairs) for pairs in row.default}
     found |= {f"atomic p{pairs}": Way(default, False, pairs) for pairs in row.atomic}
     for pairs in row.planned:
@@ -172,7 +157,7 @@ def ways_of(row: Row, blocks: BlockSparse) -> dict[str, Way]:
 def atomic_pairs(row: Row, blocks: BlockSparse) -> int:
     """Concurrent pairs of atomic adds, of as many units as ordered adds have."""
     q = torch.empty(row.batch, row.tokens, row.heads, row.dim, dtype=torch.bfloat16, device="meta")
-    split = concurrency.group_split_of(blocks, row.batch, row.heads, row.heads_kv, True)
+    split = concurrency.group_split_of(blocks, row.batch, q, q[:, :, : row.heads_kv], True)
     return concurrency.concurrent_pairs(q, q[:, :, : row.heads_kv], blocks, False, split)
 
 
@@ -197,7 +182,7 @@ class Passes:
         )
         found = launch_backward.backward_launches(
             *gradients, self.q, self.k, self.v, self.o, self.lse, self.do, self.sequences, way.blocks, workspace,
-            scale=self.scale, deterministic=way.ordered, pairs=way.pairs, products="wgmma", tuning=way.tuning,
+            scale=self.scale, deterministic=way.ordered, pairs=way.pairs, products="wgmma",
         )  # fmt: skip
         if not way.reverses:
             never = {"reversed_from": launch.INT32_MAX}
@@ -275,7 +260,7 @@ def builds(rows: list[Row]) -> list[Variant]:
         dim, tile_n = row.dim, 64 if row.dim > 128 else 128
         variants = [Variant("forward", "bfloat16", dim, 128, 128, kind), Variant("preprocess", "bfloat16", dim, 128)]
         tuning = launch_backward.tuning_of_full(dim, False) if row.mask == "full" else ()
-        for ordered, of in ((False, tuning), (True, tuning), (True, STEPS_OF_64 if tuning else ())):
+        for ordered, of in ((False, tuning), (True, ())):
             variants.append(Variant("backward", "bfloat16", dim, 128, tile_n, kind, ordered, False, "wgmma", of))
         variants.append(Variant("postprocess", "bfloat16", dim, 128, tile_n, products="wgmma"))
         found |= dict.fromkeys(variants)
@@ -306,13 +291,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=90, help="begin no row after so many")
     parser.add_argument("--only", nargs="*", help="rows whose name has one of these")
-    parser.add_argument("--short", action="store_true", help="rows of 256 to 4,096 tokens, few sequences and many")
+    parser.add_argument("--splits", action="store_true", help="rows with few KV heads, by the split of their groups")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--dry", action="store_true", help="on the emulated GPU, tiny")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     began = time.monotonic()
-    rows = SHORT if options.short else ROWS
+    rows = SPLITS if options.splits else ROWS
     rows = [row for row in rows if not options.only or any(part in row.name for part in options.only)]
     found: list[dict[str, Any]] = []
     device = "emulated" if options.dry else torch.cuda.get_device_name()

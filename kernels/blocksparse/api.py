@@ -40,7 +40,7 @@ def block_sparse_attention(
     *,
     scale: float | None = None,
     softcap: float = 0.0,
-    deterministic: bool = False,
+    deterministic: bool | None = None,
     schedule: Schedule | str | Tensor | None = None,
     cu_seqlens_q: Tensor | None = None,
     cu_seqlens_k: Tensor | None = None,
@@ -60,8 +60,9 @@ def block_sparse_attention(
                    192 queries, of lists without backward lists, are for products by wgmma and dims up to 64
     scale          positive and finite, 1 / sqrt(dim) by default
     softcap        scores become softcap · tanh(score / softcap); 0 for none
-    deterministic  gradients bitwise the same in every run: the adds to dQ are ordered by blocks.order, which is
-                   computed at each call where it is None
+    deterministic  True: gradients bitwise the same in every run, as the adds to dQ are ordered by blocks.order, which
+                   is computed at each call where it is None. False: adds are atomic, in any order. None: whichever
+                   takes less time (launch/faster_adds.py), so that nothing is promised of their bits
     schedule       another order of the KV tiles than blocks.schedule: a Schedule, "ascending", "descending", or the
                    permutation itself; its ranks are computed at each call (`write_order.with_order` does it once).
                    Atomic gradients follow a permutation alone: else the order is LPT (blocks.lpt). blocks.paired,
@@ -98,7 +99,7 @@ def operator_arguments(
     *,
     scale: float | None = None,
     softcap: float = 0.0,
-    deterministic: bool = False,
+    deterministic: bool | None = None,
     schedule: Schedule | str | Tensor | None = None,
     cu_seqlens_q: Tensor | None = None,
     cu_seqlens_k: Tensor | None = None,
@@ -142,7 +143,8 @@ def operator_arguments(
     if backward and q.shape[-1] > LARGEST_DIM[blocks.tile_n]:
         rescheduled = halved_for_call(blocks, rescheduled, k, lengths)
     lists, numbers = flatten(rescheduled)
-    return q, k, v, lengths, lists, numbers, float(scale), float(softcap), bool(deterministic)
+    ordered = None if deterministic is None else bool(deterministic)
+    return q, k, v, lengths, lists, numbers, float(scale), float(softcap), ordered
 
 
 def _check_paired(paired: BlockSparse) -> None:

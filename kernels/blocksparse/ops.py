@@ -44,13 +44,13 @@ def block_sparse_forward(
     numbers: Sequence[int],
     scale: float,
     softcap: float,
-    deterministic: bool,
+    deterministic: bool | None,
     injection: str,
     products: str,
 ) -> tuple[Tensor, Tensor]:
     """(out, lse): see `kernels.blocksparse.api.block_sparse_attention`. lengths: none, or two int32 tensors, cu_seqlens
     (batch + 1,) for packed q (3-D), lengths (batch,) for padded ones (4-D). lists, numbers: `flatten`. products: "" for
-    the fastest on q's device."""
+    the fastest on q's device. deterministic: None for the faster adds."""
     injections = find_injections(injection)
     out, lse = _empty_outputs(q, v, lengths, injections.host.clears_padding)
     launch.forward(
@@ -89,7 +89,7 @@ def block_sparse_backward(
     numbers: Sequence[int],
     scale: float,
     softcap: float,
-    deterministic: bool,
+    deterministic: bool | None,
     injection: str,
     products: str,
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -85,7 +85,7 @@ def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> dq_visits.Visits 
         assert blocks.order is not None
         order, releases = blocks.order, None
     q, k = (_operand(p, *of) for of in ((p.heads_q, p.lengths_q), (p.heads_kv, p.lengths_k)))
-    group_split = group_split_of(launched, p.batch, p.heads_q, p.heads_kv, True, k)
+    group_split = group_split_of(launched, p.batch, q, k, True)
     partial, full = lists.partial, lists.full
     pairs = concurrent_pairs(q, k, launched, True, group_split)
     by_length = order_of_keys(k, launched)

@@ -67,7 +67,7 @@ SUPPORT = Support(
     lse=True,
 )
 _SURFACE = Surface.declared(
-    "block_sparse_attention(q, k, v, blocks, *, scale=None, softcap=0.0, deterministic=False, schedule=None, "
+    "block_sparse_attention(q, k, v, blocks, *, scale=None, softcap=0.0, deterministic=None, schedule=None, "
     "cu_seqlens_q=None, cu_seqlens_k=None, lengths_q=None, lengths_k=None, products=None)",
     never={"schedule": "the lists are made with the case's schedule, so that they can be checked before a run"},
     apart=(

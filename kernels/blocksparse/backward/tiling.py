@@ -248,8 +248,8 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
     warpgroup has half of the keys in S, dP, dK and dV, and in dQ half of the queries or of the columns."""
     tile_m, tile_n, dim = variant.tile_m, variant.tile_n, variant.dim_padded
     step_m = overrides.get("step_m", 128) if dim == 64 and tile_m == 128 else 64
-    may_run = (dim, tile_m) == (128, 128) and not variant.softcap
-    runs = overrides.get("runs", int(variant.mask in OF_RUNS and not variant.deterministic)) if may_run else 0
+    may_run = (dim, tile_m) == (128, 128) and not (variant.softcap or variant.deterministic)
+    runs = overrides.get("runs", int(variant.mask in OF_RUNS)) if may_run else 0
     delays = bool(overrides.get("delays", _delays_dq(variant, bool(runs))))
     stages_dq = overrides.get("stages_dq", _stages_dq(variant)) if dim == 128 and not runs else 1
     chosen = {"transposed": 1, "step_m": step_m, "stages": 2, "stages_ds": 2, "wide_stores": 1, "runs": runs}
@@ -284,9 +284,9 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
 
 
 def _delays_dq(variant: Variant, runs: bool) -> bool:
-    """True where steps compute dQ of the step before: with ordered adds but for runs; with atomic ones at head dim 64
-    or with runs, as elsewhere shared memory is the bound already."""
-    return not runs if variant.deterministic else runs or variant.dim_padded == 64
+    """True where steps compute dQ of the step before: with ordered adds; with atomic ones at head dim 64 or with runs,
+    as elsewhere shared memory is the bound already."""
+    return variant.deterministic or runs or variant.dim_padded == 64
 
 
 def _stages_dq(variant: Variant) -> int:

@@ -218,7 +218,7 @@ def backward_variants(
         products,
         float32,
         separate_dq,
-        has_runs(q, blocks, deterministic),
+        blocks.schedule.alike and not deterministic,
     )
 
 
@@ -278,20 +278,14 @@ def _variants(
     return before, *dq, main, after
 
 
-def has_runs(q: Tensor, blocks: BlockSparse, deterministic: bool) -> bool:
-    """True where a kernel that works through runs of tiles is the faster one: of rows that are alike, but for ordered
-    adds of packed sequences (docs/performance/log.md), whose runs end with each of them."""
-    return blocks.schedule.alike and not (deterministic and q.dim() == 3)
-
-
 def is_full(products: str, mask: str, tiles: tuple[int, int]) -> bool:
     """True where rows that are alike are those of a full mask, for a kernel that `tuning_of_full` is for."""
     return (products, mask, tiles) == ("wgmma", "none", (128, 128))
 
 
 def tuning_of_full(padded: int, softcap: bool) -> tuple[tuple[str, int], ...]:
-    """The tuning of the backward kernel for full masks, of a padded head dim: at 128 steps of 80 queries. Blocks at
-    random, which are the same variant but for that, are slower with it: docs/performance/log.md."""
+    """The tuning of the backward kernel with atomic adds for full masks, of a padded head dim: at 128 steps of 80
+    queries. Blocks at random, which are the same variant but for that, are slower with it: docs/performance/log.md."""
     return (("runs", 1),) if padded == 128 and not softcap else ()
 
 
@@ -312,7 +306,7 @@ def make_workspace(
     tiles = (m_blocks, batch * m_blocks) if q.dim() == 4 else (1, q.shape[0] // tile_m + batch)
     key_tiles = (n_blocks, batch * n_blocks) if q.dim() == 4 else (1, k.shape[0] // tile_n + batch)
     if group_split is None:
-        group_split = group_split_of(blocks, batch, heads_q, heads_kv, deterministic, k)
+        group_split = group_split_of(blocks, batch, q, k, deterministic)
     rows, dim = heads_q * tiles[1] * tile_m, padded_dim(q.shape[-1])
     floats = torch.empty(rows * (2 if separate_dq else dim + 2), dtype=torch.float32, device=q.device)
     lse2, delta, dq_sum = floats.split([rows, rows, floats.numel() - 2 * rows])

@@ -11,7 +11,14 @@ from torch import Tensor
 
 from kernels.blocksparse.compile.runtime import launch
 from kernels.blocksparse.launch import backward as launch_backward
-from kernels.blocksparse.launch.backward import Workspace, backward_launches, backward_lists, make_workspace
+from kernels.blocksparse.launch.backward import (
+    Workspace,
+    backward_launches,
+    backward_lists,
+    fastest_products,
+    make_workspace,
+)
+from kernels.blocksparse.launch.faster_adds import ordered_adds_are_faster
 from kernels.blocksparse.launch.forward import Sequences
 from kernels.blocksparse.lists.types import BlockSparse
 from kernels.blocksparse.spec.injection import NO_HOST_INJECTION, HostInjection
@@ -34,14 +41,16 @@ def backward_pass(
     grad_lse: Tensor | None,
     scale: float,
     softcap: float | None,
-    deterministic: bool,
+    deterministic: bool | None,
     injection: Injection,
     host: HostInjection = NO_HOST_INJECTION,
     products: str | None = None,
 ) -> None:
     """`launch_backward.backward` with the lists of `backward_lists`, and grad_lse: the gradient of lse, float32 and of
-    its shape, any strides, or None."""
+    its shape, any strides, or None. deterministic: None for the faster adds."""
     blocks = backward_lists(q, blocks, products)
+    if deterministic is None:
+        deterministic = ordered_adds_are_faster(q, k, blocks, products or fastest_products(q))
     tensors = (dq, dk, dv, q, k, v, o, lse, do, sequences, blocks)
     if grad_lse is None or not grad_lse.numel():  # without queries LSE has none either
         launch_backward.backward(

@@ -61,7 +61,7 @@ def launch_time(
     group."""
     groups = -(-units // pairs)
     before = max(0, groups - GROUPS) * pairs  # pairs whose groups leave no SM idle
-    steady = before * (sum(_lengths(n_blocks, m_blocks, heads)) + START * n_blocks) / slots
+    steady = before * (sum(row_lengths(n_blocks, m_blocks, heads)) + START * n_blocks) / slots
     ctas = modelled_ctas(units - before, n_blocks, m_blocks, heads, pairs, slots=slots, lag=lag, reverse=reverse)
     return steady + max(cta.end for cta in ctas)
 
@@ -79,7 +79,7 @@ def modelled_ctas(
     units: int, n_blocks: int, m_blocks: int, heads: int, pairs: int, *, slots: int, lag: float, reverse: bool
 ) -> Iterator[Cta]:
     """The CTAs of a causal launch in launch order. Arguments: as for `launch_time`."""
-    lengths, groups = _lengths(n_blocks, m_blocks, heads), -(-units // pairs)
+    lengths, groups = row_lengths(n_blocks, m_blocks, heads), -(-units // pairs)
     free = [(0.0, slot) for slot in range(slots)]
     for group in range(groups):
         members = min(units, (group + 1) * pairs) - group * pairs
@@ -96,6 +96,6 @@ def modelled_ctas(
                 yield Cta(slot, group, began[pair], end)
 
 
-def _lengths(n_blocks: int, m_blocks: int, heads: int) -> list[int]:
-    """Blocks of each row, of which each has one at least."""
+def row_lengths(n_blocks: int, m_blocks: int, heads: int) -> list[int]:
+    """Blocks of each row of tiles of keys of a causal mask, the longest first; each has one at least."""
     return [heads * max(1, m_blocks - n * m_blocks // n_blocks) for n in range(n_blocks)]

@@ -94,7 +94,7 @@ def unchecked(
     *,
     scale: float | None = None,
     softcap: float = 0.0,
-    deterministic: bool = False,
+    deterministic: bool | None = None,
     cu_seqlens_q: Tensor | None = None,
     cu_seqlens_k: Tensor | None = None,
     lengths_q: Tensor | None = None,

@@ -35,31 +35,6 @@ SPECS = {
         group_split=2,
         tuning=WITH_RUNS,
     ),
-    "runs of tiles, ordered, two windows of entries, packed": Spec(
-        (1300, 650),
-        (260, 140),
-        4,
-        1,
-        dim=128,
-        tile_m=128,
-        packed=True,
-        deterministic=True,
-        group_split=1,
-        tuning=WITH_RUNS,
-    ),
-    "runs of tiles, ordered, intervals, float16, a view": Spec(
-        (1290,),
-        (400,),
-        2,
-        1,
-        dim=104,
-        tile_m=128,
-        mask="prefixes",
-        dtype=torch.float16,
-        view=True,
-        deterministic=True,
-        tuning=WITH_RUNS,
-    ),
     "two buffers of dQ": Spec((300, 130), (330, 140), 2, 1, dim=128, tile_m=128, mask="random", deterministic=True),
     # 5 or 3 steps of each tile of keys: the next one begins with the other buffer
     "two buffers of dQ, tiles of 64 queries, packed": Spec(
@@ -78,28 +53,4 @@ SPECS = {
     "no runs, as asked": Spec((700,), (130,), 2, 1, dim=128, tile_m=128, tuning=(("runs", 0),)),
     "no runs with a soft cap": Spec((700,), (130,), 2, 1, dim=128, tile_m=128, softcap=1.5),
     "no keys": Spec((100, 60), (0, 60), dim=64, tile_m=64, mask="causal", packed=True),
-}
-
-# of ordered adds, in steps that lie in two tiles
-ORDERED_RUNS = {
-    "full": Spec((1300,), (390,), 2, 1, dim=128, tile_m=128, deterministic=True, tuning=WITH_RUNS),
-    "causal": Spec((1200,), (1100,), dim=128, tile_m=128, mask="causal", deterministic=True, tuning=WITH_RUNS),
-    "causal, descending": Spec(
-        *((1300,), (900,)),
-        dim=128,
-        tile_m=128,
-        mask="causal",
-        deterministic=True,
-        schedule="descending",
-        tuning=WITH_RUNS,
-    ),
-    "window": Spec(
-        *((1400,), (2304,)),  # a third of the keys are seen: five whole tiles
-        dim=128,
-        tile_m=128,
-        mask="window",
-        deterministic=True,
-        schedule="permutation",
-        tuning=WITH_RUNS,
-    ),
 }

@@ -30,10 +30,6 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "straight warpgroups": ("sm_90a", {"dim": 128, "tile_m": 128, "tile_n": 64, "products": "wgmma"}),
     "transposed, 64": ("sm_90a", {"dim": 64, "tile_m": 128, "tile_n": 128, "products": "wgmma"}),
     "transposed, 128": ("sm_90a", {"dim": 128, "tile_m": 64, "tile_n": 128, "products": "wgmma"}),
-    "runs of tiles": (
-        "sm_90a",
-        {"dim": 128, "tile_m": 128, "tile_n": 128, "products": "wgmma", "tuning": (("runs", 1),)},
-    ),
     "by gradient": ("sm_90a", {"dim": 256, "tile_m": 128, "tile_n": 64, "products": "wgmma"}),
     "tcgen05, in bulk": ("sm_100a", {"dim": 64, "tile_m": 128, "tile_n": 128, "products": "tcgen05"}),
     "tcgen05, by threads": (
@@ -71,14 +67,12 @@ def check(kernel: str, spec: Spec, **emulated: Any) -> Any:
     return out, workspace
 
 
-# Queries without keys: at the end, and aligned at the bottom right at the start, before a run of five whole tiles
+# Queries without keys: at the end, and aligned at the bottom right at the start
 UNSEEN = {"window": ((430, 70), (130, 90)), "causal": ((400, 100), (130, 100))}
-OF_RUNS = {"window": ((700,), (260,)), "causal": ((1500,), (900,))}
 
 
 def unseen(kernel: str, mask: str, **options: Any) -> Spec:
-    lengths = (OF_RUNS if kernel == "runs of tiles" else UNSEEN)[mask]
-    return spec_of(kernel, *lengths, mask=mask, **options)
+    return spec_of(kernel, *UNSEEN[mask], mask=mask, **options)
 
 
 def sums_of(workspace: Any, spec: Spec) -> torch.Tensor:
@@ -132,10 +126,8 @@ def test_without_keys_all_tiles_are_zeros(kernel):
     of_daily(covering(list(KERNELS), ["window", "random"], [1, 5], strength=1)),
 )
 def test_packed_sequences_with_groups_that_are_split(kernel, mask, slots):
-    """Lengths of no whole tile, some of them 0; a step of 80 queries lies in tiles of different ranks."""
-    lengths = ((0, 129, 31, 720), (100, 129, 0, 200)) if kernel == "runs of tiles" else ((0, 129, 31), (100, 150, 0))
-    mask = "causal" if kernel == "runs of tiles" else mask
-    spec = spec_of(kernel, *lengths, 4, 2, mask=mask, packed=True, group_split=2)
+    """Lengths of no whole tile, some of them 0."""
+    spec = spec_of(kernel, (0, 129, 31), (100, 150, 0), 4, 2, mask=mask, packed=True, group_split=2)
     first, _ = check(kernel, spec, resident_ctas=slots)
     again, _ = check(kernel, spec, resident_ctas=3, warp_schedule="random", seed=slots, dispatch="permuted")
     assert all(torch.equal(x, again[name]) for name, x in first.items())

@@ -20,11 +20,10 @@ from backward_problems import Spec, errors, make
 from blocksparse_runs import ptx_of
 from covering import covering, daily, nightly_unless
 from transposed_backward import ARCH, WITH_RUNS, check, checked, loaded, products_of, run, variant
-from transposed_specs import ORDERED_RUNS, SPECS
+from transposed_specs import SPECS
 
 from kernels.blocksparse.backward.tiling import SHARED_MEMORY, choose_tiling
 from kernels.blocksparse.lists.types import BlockSparse
-from kernels.blocksparse.lists.write_order import with_order
 from kernels.blocksparse.spec.variant import MASKS
 
 SCHEDULES = ["in_order", "random", "oldest_last", "greedy"]
@@ -55,13 +54,12 @@ CUOBJDUMP = Path(find_spec("triton").origin).parent / "backends" / "nvidia" / "b
             for case in covering([64, 128], MASKS, [False, True], [()], strength=1)
         ),
         nightly_unless(False, 128, "none", False, WITH_RUNS),
-        nightly_unless(False, 128, "none", True, WITH_RUNS),
     ],
 )
 def test_products_run_beside_other_work_and_their_registers_are_not_spilled(dim, mask, deterministic, tuning, tmp_path):
     """ptxas names kernels whose wgmma it serialises: C7510 to C7514. The scheduling warp, which has the atomic add to
     the tile counter, may spill: once for a tile and for each window. So may others, once for a tile, outside of the
-    steps, and the dQ warps of ordered runs, whose steps may lie in two tiles."""
+    steps."""
     path = tmp_path / "kernel.ptx"
     of = variant(dim, mask, deterministic=deterministic, tuning=tuning)
     path.write_text(ptx_of(of, ARCH))
@@ -74,8 +72,7 @@ def test_products_run_beside_other_work_and_their_registers_are_not_spilled(dim,
     sass = subprocess.run([CUOBJDUMP, "-sass", cubin], capture_output=True, text=True, check=True).stdout
     roles = sass.split(" EXIT ")  # of each role, the one that multiplies last but for what its branches jump to
     for role in roles:
-        ordered_runs = "UBLKRED" in role and deterministic and choose_tiling(of, ARCH).runs
-        if "ATOMG" in role or ordered_runs or not re.search("HGMMA|UTMALDG|UBLKRED", role):
+        if "ATOMG" in role or not re.search("HGMMA|UTMALDG|UBLKRED", role):
             continue
         what = next(what for what in ("HGMMA", "UTMALDG", "UBLKRED") if what in role)
         steps = role[role.index(what) : role.rindex(what)] if role.count(what) > 1 else role
@@ -121,23 +118,6 @@ def test_ordered_adds_have_the_same_bits_in_every_schedule(dim, tile_m, mask, or
         assert torch.equal(x.nan_to_num(7.0), again[name].nan_to_num(7.0)), name
 
 
-# Ranks of the tiles of a run are equal, or descend, or ascend; runs of different CTAs begin at different tiles
-
-
-@pytest.mark.parametrize(
-    ("name", "order", "slots"),
-    [
-        nightly_unless(not case.marks and case.values[0].startswith("causal"), *case.values)
-        for case in covering(list(ORDERED_RUNS), SCHEDULES, [1, 3, 9], strength=1)
-    ],
-)
-def test_ordered_runs_have_the_same_bits_in_every_schedule(name, order, slots):
-    first, reports = checked(ORDERED_RUNS[name])
-    assert products_of(reports[1], "m64n80k16")
-    again = check(ORDERED_RUNS[name], resident_ctas=slots, warp_schedule=order, seed=slots, dispatch="permuted")
-    assert all(torch.equal(x, again[name]) for name, x in first.items())
-
-
 def in_order_of(spec: Spec, order: list[int]) -> BlockSparse:
     """Blocks of a spec with one head and no mask, each row of whose backward lists is visited in this order."""
     blocks = make(replace(spec, products="wgmma", tile_n=128)).blocks
@@ -146,11 +126,9 @@ def in_order_of(spec: Spec, order: list[int]) -> BlockSparse:
     for begin in full.begin.flatten().tolist():
         index[begin : begin + len(order)] = torch.tensor(order, dtype=torch.int32)
     lists = replace(blocks.backward, full=replace(full, index=index))
-    blocks = replace(blocks, backward=lists, merged=False)
-    return with_order(blocks) if spec.deterministic else blocks
+    return replace(blocks, backward=lists, merged=False)
 
 
-@pytest.mark.parametrize("deterministic", daily([False, True], [False]))
 @pytest.mark.parametrize(
     ("order", "runs"),
     [
@@ -163,9 +141,9 @@ def in_order_of(spec: Spec, order: list[int]) -> BlockSparse:
     ],
     ids=str,
 )
-def test_runs_ascend_or_descend(order, runs, deterministic):
+def test_runs_ascend_or_descend(order, runs):
     """Five adjacent tiles take eight steps of 80 queries, any other tile two of 64, of as many products."""
-    spec = Spec((1280,), (256,), dim=128, tile_m=128, deterministic=deterministic, tuning=WITH_RUNS)
+    spec = Spec((1280,), (256,), dim=128, tile_m=128, tuning=WITH_RUNS)
     problem, out, reports = run(spec, blocks=in_order_of(spec, order))
     assert [(r.status, r.findings) for r in reports] == [("finished", [])] * 3, "\n".join(map(str, reports))
     assert max(errors(problem, out).values()) <= 1

@@ -44,17 +44,19 @@ def tiling_of(dim, mask, deterministic, **more):
     return choose_tiling(variant(dim, mask, deterministic=deterministic, **more), ARCH)
 
 
-def test_ordered_adds_have_runs_only_where_asked_for():
+def test_atomic_adds_alone_have_runs():
     for mask in MASKS:
         assert tiling_of(128, mask, False).runs == (mask in ("band", "intervals"))
-        assert not tiling_of(128, mask, True).runs and tiling_of(128, mask, True, tuning=WITH_RUNS).runs
+        assert tiling_of(128, mask, False, tuning=WITH_RUNS).runs and not tiling_of(128, mask, True).runs
+        with pytest.raises(ValueError, match=r"^variant\.tuning has transposed"):
+            tiling_of(128, mask, True, tuning=WITH_RUNS)
         assert not any(tiling_of(64, mask, deterministic).runs for deterministic in (False, True))
 
 
-def test_dq_comes_a_step_later_but_for_ordered_runs_and_where_shared_memory_is_the_bound():
+def test_dq_comes_a_step_later_but_where_shared_memory_is_the_bound():
     for mask in MASKS:
         assert all(tiling_of(64, mask, deterministic).delays_dq for deterministic in (False, True))
-        assert tiling_of(128, mask, True).delays_dq and not tiling_of(128, mask, True, tuning=WITH_RUNS).delays_dq
+        assert tiling_of(128, mask, True).delays_dq
         atomic = tiling_of(128, mask, False)
         assert atomic.delays_dq == atomic.runs and tiling_of(128, mask, False, tuning=WITH_RUNS).delays_dq
     asked = (("delays", 0),)
@@ -64,7 +66,6 @@ def test_dq_comes_a_step_later_but_for_ordered_runs_and_where_shared_memory_is_t
 def test_ordered_adds_of_blocks_at_random_have_two_buffers_of_dq():
     for mask in MASKS:
         assert tiling_of(128, mask, True).stages_dq == (1 if mask in ("band", "intervals") else 2)
-        assert tiling_of(128, mask, True, tuning=WITH_RUNS).stages_dq == 1
         others = tiling_of(128, mask, False), tiling_of(64, mask, False), tiling_of(64, mask, True)
         assert {tiling.stages_dq for tiling in others} == {1}
     for asked in (1, 2):
@@ -80,8 +81,9 @@ def test_the_launcher_knows_full_masks():
         return backward_variants(q, blocks, deterministic=deterministic, products="wgmma", **more)[1].tuning
 
     full = dense(512, 512)
-    assert tuning(128, False, full) == tuning(128, True, full) == WITH_RUNS
-    assert tuning(64, False, full) == tuning(64, True, full) == tuning(128, False, full, softcap=1.0) == ()
+    assert tuning(128, False, full) == WITH_RUNS
+    assert tuning(128, True, full) == tuning(64, False, full) == tuning(64, True, full) == ()
+    assert tuning(128, False, full, softcap=1.0) == ()
     for blocks in (full, causal(512, 512)):  # steps of 128 queries would spill what a soft cap needs
         assert tuning(64, True, blocks, softcap=1.0) == tuning(64, False, blocks, softcap=1.0) == (("step_m", 64),)
     listed = replace(full, schedule=Schedule("ascending"))

@@ -223,7 +223,7 @@ def test_what_the_launcher_chooses():
     lengths = [6400, *[200] * 30]
     blocks, k = causal(lengths, lengths), rows(lengths, 2, 128)
     q = rows(lengths, 16, 128)
-    assert group_split_of(blocks, 31, 16, 2, False) == 1 and group_split_of(blocks, 31, 16, 2, False, k) == 2
+    assert group_split_of(blocks, 31, q, k, False) > group_split_of(replace(blocks, lpt=None), 31, q, k, False)
     assert concurrent_pairs(q, k, blocks, False, 4) == 4 and concurrent_pairs(q, k, blocks, True, 4) == 2
     assert concurrent_pairs(q, q, dense(lengths, lengths), False) == 1
 

@@ -1,7 +1,5 @@
 """Where a gradient of LSE is subtracted from delta: NOTE [statistics] of preprocess.py, row by row."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
@@ -12,7 +10,7 @@ from kernels.blocksparse.launch.backward import make_workspace
 from kernels.blocksparse.launch.forward import Sequences
 from kernels.blocksparse.launch.lse_gradient import subtract
 from kernels.blocksparse.lists.bands import causal
-from kernels.blocksparse.lists.schedule import ASCENDING
+from kernels.blocksparse.lists.builder import dense
 
 
 @pytest.mark.parametrize("tile_m", [64, 128])
@@ -20,10 +18,9 @@ from kernels.blocksparse.lists.schedule import ASCENDING
 @pytest.mark.parametrize("packed", [False, True])
 def test_every_row_of_every_sequence_and_head_once(tile_m, lengths, packed):
     heads, batch, longest = 3, len(lengths), max(lengths)
-    m_blocks = -(-longest // tile_m)
     length = torch.tensor(lengths, dtype=torch.int32)
     begin = (length.cumsum(0) - length).to(torch.int32) if packed else torch.zeros_like(length)
-    blocks = SimpleNamespace(m_blocks=m_blocks, tile_m=tile_m, tile_n=64, backward=None, schedule=ASCENDING)
+    blocks = dense(lengths, lengths, tile_m=tile_m, tile_n=64, backward=False, device="cpu")
     q = torch.zeros((sum(lengths), heads, 32) if packed else (batch, longest, heads, 32), dtype=torch.bfloat16)
     sequences = Sequences(begin, length, begin, length)
     workspace = make_workspace(q, q[..., :1, :], sequences, blocks, False)

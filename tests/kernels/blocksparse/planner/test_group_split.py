@@ -8,7 +8,7 @@ import torch
 from kernels.blocksparse.launch.backward import make_workspace
 from kernels.blocksparse.launch.concurrency import concurrent_pairs, group_split_of
 from kernels.blocksparse.launch.forward import Sequences
-from kernels.blocksparse.lists.bands import causal
+from kernels.blocksparse.lists.bands import causal, window
 from kernels.blocksparse.lists.builder import dense
 from kernels.blocksparse.lists.halves import halve_keys
 from kernels.blocksparse.lists.schedule import Schedule
@@ -24,6 +24,12 @@ from kernels.blocksparse.planner.group_split import (
     separate_traffic,
     unit_bytes,
 )
+
+
+def operands(tokens: int, batch: int, heads_kv: int, dim: int = 128):
+    """q and k of 16 query heads, without storage."""
+    q = torch.empty(batch, tokens, 16, dim, dtype=torch.bfloat16, device="meta")
+    return q, q[:, :, :heads_kv]
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
@@ -58,12 +64,13 @@ def test_ctas_in_step_have_as_few_heads_as_make_no_more_than_many_of_them():
     assert in_step_group_split(1, 16, 2, 2, 2) == 4  # of four tiles each
 
 
-def test_a_causal_mask_splits_groups_by_its_own_schedule_and_a_computed_one_as_computed():
-    blocks = causal(8192, 8192)
-    assert group_split_of(blocks, 2, 16, 2, True) == 8 and group_split_of(blocks, 2, 16, 2, False) == 2
+def test_masks_with_another_schedule_split_groups_by_the_rules_and_a_computed_one_as_computed():
+    blocks, (q, k) = causal(8192, 8192), operands(8192, 2, 2)
     backwards = with_order(blocks, Schedule("ascending"))
-    assert group_split_of(backwards, 2, 16, 2, True) == choose_group_split(2, 16, 2, 64, 64, True)
-    assert group_split_of(with_order(blocks, Schedule("descending", None, 4, 2)), 2, 16, 2, True) == 2
+    assert group_split_of(backwards, 2, q, k, True) == choose_group_split(2, 16, 2, 64, 64, True)
+    assert group_split_of(with_order(blocks, Schedule("descending", None, 4, 2)), 2, q, k, True) == 2
+    of_window = group_split_of(window(8192, 8192, left=2047), 2, q, k, True)
+    assert of_window == in_step_group_split(2, 16, 2, 64, 64) == 8
 
 
 def test_the_workspace_has_room_for_each_parts_sums_only_where_there_are_parts():
