@@ -169,10 +169,10 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
 
     `variant.tuning` may set step_m, stages, stages_ds and wide_stores (0 or 1). By wgmma it may also set transposed: 0
     asks for the straight loop where tiles have 128 keys; runs: 0 asks for steps of 64 queries alone, 1 for runs
-    whatever the mask; delays: 1 asks for dQ of the step before, 0 for that of the step itself; and stages_dq: 1 or 2
-    buffers of dQ, at head dim 128 without runs. With the straight
-    loop it may set stages_p (1 or 2), for tiles of 64 keys, and, with ordered adds, releaser (0 or 1), for a warp that
-    releases the semaphores. By mma.sync it may set the m warps of each product: warps_s, warps_dkv, warps_dq.
+    whatever the mask, with atomic adds; delays: 1 asks for dQ of the step before, 0 for that of the step itself; and
+    stages_dq: 1 or 2 buffers of dQ, at head dim 128 without runs. With the straight loop it may set stages_p (1 or 2),
+    for tiles of 64 keys, and, with ordered adds, releaser (0 or 1), for a warp that releases the semaphores. By
+    mma.sync it may set the m warps of each product: warps_s, warps_dkv, warps_dq.
     Raises ValueError for a tiling that does not fit (registers and shared memory: NOTE [large dims]; warps; wgmma) and
     for unknown names.
     """

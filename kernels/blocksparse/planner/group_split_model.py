@@ -2,9 +2,9 @@
 
 NOTE [group split] of group_split.py says what a split costs. Here the divisors of the group are tried on a model of the
 launch: CTAs in launch order, each on the SM that is free first, and the sums of dK and dV that postprocess reads. The
-unit of time is that of a block of 128 × 128 at head dim 128. Of 22 problems with 2 and 4 KV heads on an H200, 256 to
-8,192 tokens, atomic and ordered adds, the split that it chooses takes 1.02 times the best one's time in the mean
-(ci/results/short_rows_h200.json, by `python ci/benchmarks/group_split_model.py`).
+unit of time is that of a block. Of 22 problems with 2 and 4 KV heads on an H200, 256 to 8,192 tokens, the split that it
+chooses takes 1.005 times the best one's time with atomic adds, 1.02 with ordered ones, in the mean
+(ci/results/group_splits_h200.json, by `python ci/benchmarks/ordered_pairs.py --splits`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from functools import lru_cache
 from kernels.blocksparse.planner.group_split import L2_BYTES, LEAST, MANY, SLOTS, unit_bytes
 from kernels.blocksparse.planner.reversed_group import GROUPS, launch_time, row_lengths
 
-START = 1.5  # of a CTA: before its first block, and for its dK and dV
+START = 2.0  # of a CTA: before its first block, and for its dK and dV
 HEAD = 0.5  # of each head of a CTA: blocks that are masked, and the change to the next head
-OF_MEMORY = 0.06  # of the time, for each L2 cache that concurrent pairs have beyond the first
+OF_MEMORY = 0.07  # of the time, for each L2 cache that concurrent pairs have beyond the first
 SUMS = 1.2  # of one SM, for the sums of dK and dV of a tile of keys and a unit
 SplitPairs = Callable[[int, int], int]  # (units, query heads of each) → how many of them are concurrent
 

@@ -1,0 +1,77 @@
+"""Which adds a call has that leaves it open."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kernels.blocksparse.launch import lse_gradient
+from kernels.blocksparse.launch.faster_adds import ordered_adds_are_faster
+from kernels.blocksparse.lists.bands import causal, window
+from kernels.blocksparse.lists.builder import dense
+from kernels.blocksparse.lists.schedule import Schedule
+from kernels.blocksparse.lists.types import BlockSparse
+from kernels.blocksparse.spec.injection import NO_HOST_INJECTION
+from kernels.blocksparse.spec.variant import NO_INJECTION
+
+
+def rows(tokens: int, batch: int, heads: int, dim: int) -> torch.Tensor:
+    return torch.empty(batch, tokens, heads, dim, dtype=torch.bfloat16, device="meta")
+
+
+def ordered(
+    blocks: BlockSparse, tokens: int, batch: int, heads_kv: int = 16, dim: int = 128, products: str = "wgmma"
+) -> bool:
+    q = rows(tokens, batch, 16, dim)
+    return ordered_adds_are_faster(q, q[:, :, :heads_kv], blocks, products)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "batch", "heads_kv", "dim", "expected"),
+    [
+        (512, 32, 16, 128, True),
+        (2048, 8, 16, 128, True),
+        (2049, 8, 16, 128, False),
+        (4096, 1, 16, 128, True),  # a launch that leaves SMs idle
+        (512, 32, 2, 128, True),
+        (1024, 16, 2, 128, False),
+        (1024, 2, 2, 128, True),
+        (4096, 4, 16, 64, True),
+        (1024, 2, 16, 64, False),
+        (512, 32, 16, 96, False),
+        (512, 32, 16, 256, False),
+    ],
+)
+def test_short_rows_of_causal_masks_have_ordered_adds(tokens, batch, heads_kv, dim, expected):
+    blocks = causal([tokens] * batch, [tokens] * batch)
+    assert ordered(blocks, tokens, batch, heads_kv, dim) == expected
+    assert not ordered(blocks, tokens, batch, heads_kv, dim, "mma")
+
+
+def test_shorter_ones_of_full_masks_and_none_of_others():
+    assert ordered(dense(512, 512), 512, 1) and not ordered(dense(640, 640), 640, 1)
+    assert not ordered(dense(512, 512), 512, 1, heads_kv=2) and not ordered(dense(512, 512), 512, 1, dim=64)
+    assert not ordered(window(512, 512, left=200), 512, 1)
+
+
+def test_lists_without_ranks_or_with_another_schedule_have_atomic_adds():
+    blocks = causal(512, 512)
+    assert not ordered(replace(blocks, order=None), 512, 1)
+    assert not ordered(replace(blocks, schedule=Schedule("ascending"), order=None), 512, 1)
+    assert not ordered(causal(512, 512, tile_m=64), 512, 1)
+    packed = rows(512, 1, 16, 128)[0]
+    assert not ordered_adds_are_faster(packed, packed, blocks, "wgmma")
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, True), (False, False), (True, True)])
+def test_what_a_caller_says_is_what_happens(given, expected, monkeypatch):
+    seen = []
+    monkeypatch.setattr(lse_gradient.launch_backward, "backward", lambda *_, **options: seen.append(options))
+    x = rows(512, 32, 16, 128)
+    blocks = causal([512] * 32, [512] * 32)
+    lse_gradient.backward_pass(
+        *(x,) * 7, torch.empty(0), x, None, blocks,
+        grad_lse=None, scale=1.0, softcap=None, deterministic=given, injection=NO_INJECTION, host=NO_HOST_INJECTION,
+        products="wgmma",
+    )  # fmt: skip
+    assert [options["deterministic"] for options in seen] == [expected]
