@@ -72,6 +72,7 @@ ROWS = [
     Row("mixed", "window"),
     Row("mixed", "causal", 64),
     Row("mixed", "causal", heads_kv=2),
+    Row("equal", "causal", heads_kv=2),
     Row("mixed", "causal", 256),
     Row("mixed", "25%"),
 ]

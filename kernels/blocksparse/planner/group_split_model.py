@@ -3,7 +3,7 @@
 NOTE [group split] of group_split.py says what a split costs. Here the divisors of the group are tried on a model of the
 launch: CTAs in launch order, each on the SM that is free first, and the sums of dK and dV that postprocess reads. The
 unit of time is that of a block. Of 22 problems with 2 and 4 KV heads on an H200, 256 to 8,192 tokens, the split that it
-chooses takes 1.005 times the best one's time with atomic adds, 1.02 with ordered ones, in the mean
+chooses takes 1.005 times the best one's time with atomic adds, 1.008 with ordered ones, in the mean
 (ci/results/group_splits_h200.json, by `python ci/benchmarks/ordered_pairs.py --splits`).
 """
 
@@ -19,6 +19,7 @@ from kernels.blocksparse.planner.reversed_group import GROUPS, launch_time, row_
 START = 2.0  # of a CTA: before its first block, and for its dK and dV
 HEAD = 0.5  # of each head of a CTA: blocks that are masked, and the change to the next head
 OF_MEMORY = 0.07  # of the time, for each L2 cache that concurrent pairs have beyond the first
+SUM = 0.25  # in one CTA of postprocess, which adds those of one unit after the other
 SUMS = 1.2  # of one SM, for the sums of dK and dV of a tile of keys and a unit
 SplitPairs = Callable[[int, int], int]  # (units, query heads of each) → how many of them are concurrent
 
@@ -53,7 +54,7 @@ def modelled_group_split(
         pairs = pairs_of(units, heads)
         share = pairs * unit_bytes(rows, heads, dim) / L2_BYTES
         launch = _launch_time(max(units, 1), max(n_blocks, 1), max(m_blocks, 1), heads, pairs, alike, deterministic)
-        sums = SUMS * units * n_blocks / SLOTS if split > 1 else 0.0
+        sums = SUMS * units * n_blocks / SLOTS + SUM * split if split > 1 else 0.0
         return launch * (1 + OF_MEMORY * max(0.0, share - 1)) + sums
 
     splits = [split for split in range(2, group + 1) if group % split == 0 and may_be(split)]
