@@ -146,7 +146,7 @@ def _with_products(problem: AnyProblem, emulated: bool) -> list[dict[str, Any]]:
 
 def _with_full_lists(problem: AnyProblem, emulated: bool) -> list[dict[str, Any]]:
     """The kernel for lists of full blocks alone, where every key is seen: of tiles for which Hopper's kernels have a
-    tuning of their own there (`tuning_of_full`, `shares_loads`), with ordered adds in bfloat16."""
+    tuning of their own there (`shares_loads`, with atomic adds `tuning_of_full`), with ordered adds in bfloat16."""
     dim = padded_dim(problem.dim)
     dims = (64, 128, 256) if problem.dtype == "bfloat16" else (64, 128)
     if not expressible(problem, "none") or dim not in dims or problem.softcap:
