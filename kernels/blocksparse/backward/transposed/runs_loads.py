@@ -30,7 +30,7 @@ def load_pieces(w, sides: cutlass.Constexpr, step: Int32) -> Int32:
         block, following = block_at(w.storage.sEntries, entry), entry + 1
         if block.starts_run:
             following = entry + RUN_TILES
-        if cutlass.const_expr(says_due and not w.tiling.takes_late):
+        if cutlass.const_expr(says_due):
             turns.say_due(w, entry, following)
         if block.starts_run:
             for part in cutlass.range(RUN_STEPS, unroll=1):
@@ -42,8 +42,6 @@ def load_pieces(w, sides: cutlass.Constexpr, step: Int32) -> Int32:
                 load_step(w, sides, block, part, step, False)
                 load_keys_behind(w, sides, entry, part)
                 step += 1
-        if cutlass.const_expr(says_due and w.tiling.takes_late):
-            turns.say_due(w, entry, following)
         turns.end_window(w, following)
         entry = following
     return step

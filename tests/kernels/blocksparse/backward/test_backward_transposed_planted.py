@@ -201,6 +201,30 @@ def test_planted_bugs_between_tiles_are_seen(bug, where, name, function, dim, mo
     assert any(r.status == "deadlock" or r.findings for r in reports), bug
 
 
+@cute.jit
+def _issue_and_end_keys(w, products, rdQ, step) -> None:
+    ISSUE_DQ(w, products, rdQ, step)
+    turns.arrive_empty(w.keys_empty, w.key_turn, 1)
+
+
+@cute.jit
+def _nothing_ends(w, last) -> None:
+    pass
+
+
+ISSUE_DQ = mainloop.issue_dq
+ONE_STEP = Spec((64,), (900,), 2, 2, dim=128, tile_m=64)  # of each tile of keys, whose dQ it computes itself
+
+
+@pytest.mark.nightly
+def test_keys_that_end_when_a_step_s_own_dq_is_issued_are_seen(monkeypatch):
+    """The next tile's K is loaded over that which the product still reads."""
+    monkeypatch.setattr(mainloop, "issue_dq", _issue_and_end_keys)
+    monkeypatch.setattr(mainloop, "turns", SimpleNamespace(**vars(turns) | {"end_keys": _nothing_ends}))
+    *_, reports = changed(ONE_STEP, resident_ctas=1)
+    assert any(said.startswith("race") for said in said_of(reports)), said_of(reports)
+
+
 OF_SHARED_DS = {
     "dQ is multiplied before the other warpgroup has written its dS": "ds_full",
     "dS is written over one that the other warpgroup multiplies": "ds_empty",
