@@ -17,7 +17,7 @@ from kernels.blocksparse.spec.variant import LARGEST_DIM, backward_products, pad
 
 LONGEST = 32  # tiles of queries: of causal masks, of launches that leave SMs idle at head dim 128, of others at 64
 MANY = {1: 16, 2: 4}  # likewise, of launches that fill them at 128, by query heads of a KV head, 2 for more as well
-FULL = 4  # likewise, of full masks at head dim 128 whose query heads have a KV head each
+FULL = 4  # likewise, of full masks whose query heads have a KV head each
 WAVES = {128: 4, 64: 3}  # head dim → of CTAs, were each for one query head, from which on a launch fills the SMs
 
 
@@ -41,7 +41,7 @@ def _longest(blocks: BlockSparse, padded: int, group: int, fills: bool) -> int:
     fills the SMs."""
     if not has_longest_last(blocks):
         alike = blocks.merged and blocks.schedule.alike and group == 1
-        return FULL if alike and padded == LARGEST_DIM[128] else 0
+        return FULL if alike and fills and padded == LARGEST_DIM[128] else 0
     if padded < LARGEST_DIM[128]:
         return LONGEST if fills else 0
     return MANY[min(group, 2)] if fills else LONGEST
