@@ -97,7 +97,7 @@ def test_packed_sequences_are_padded_ones():
 
 @pytest.mark.parametrize(
     ("name", "deterministic"),
-    covering(["bits", "intervals", "band", "permutation", "packed", "ragged"], [False, True], strength=1),
+    covering(["bits", "intervals", "band", "permutation", "packed", "ragged"], [False, True, None], strength=1),
 )
 def test_opcheck(name, deterministic):
     q, k, v = tensors(1, 2, 1, 70, 70)

@@ -92,6 +92,28 @@ def test_lists_of_wide_tiles_beside_those_with_gradients(monkeypatch, tile_m, pr
     assert launched == [(tile_m, products), (128, "mma"), (128, other)]
 
 
+@pytest.mark.parametrize(("deterministic", "expected"), [(None, True), (False, False)])
+def test_a_call_that_leaves_the_adds_open_has_the_faster_ones(monkeypatch, deterministic, expected):
+    """Ordered ones for a short causal mask: the bits are those of a deterministic call."""
+    q, k, v = tensors(200, 200, dim=128)
+    blocks, launched, run = causal(200, 200), [], launch_backward.launch
+
+    def noted(variant, *arguments):
+        launched.extend([variant.deterministic] * (variant.kind == "backward"))
+        run(variant, *arguments)
+
+    monkeypatch.setattr(launch_backward, "launch", noted)
+    both = [
+        torch.autograd.grad(
+            block_sparse_attention(q, k, v, blocks, deterministic=adds, products="wgmma")[0].sum(), (q, k, v)
+        )
+        for adds in (deterministic, True)
+    ]
+    assert launched == [expected, True]
+    for one, other in zip(*both, strict=True):
+        assert torch.equal(one, other) if expected else torch.allclose(one, other, atol=3e-2)
+
+
 @pytest.mark.nightly
 def test_lists_of_pairs_of_ctas_beside_others(monkeypatch):
     """The backward pass takes them by tcgen05 where its kernel has them, and the others by other products, at other
