@@ -14,15 +14,9 @@ and 10 backward. Exits with 1 where gradients of two ways differ.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import multiprocessing
-import os
 import sys
-import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -35,8 +29,8 @@ sys.path[:0] = [str(HERE.parents[1]), str(HERE)]
 
 import torch  # noqa: E402
 from blocksparse_entry import compared, connected, difference  # noqa: E402
-from blocksparse_masks import Entry  # noqa: E402
 from blocksparse_others import imports  # noqa: E402
+from compiled_rows import Benchmark, device_entry, run  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from kernels.blocksparse.api import block_sparse_attention  # noqa: E402
@@ -45,17 +39,19 @@ from kernels.blocksparse.lists.builder import dense  # noqa: E402
 from kernels.blocksparse.lists.from_mask import from_grid  # noqa: E402
 from kernels.blocksparse.lists.types import BlockSparse  # noqa: E402
 
-TOKENS, HEADS, DISAGREE = 32768, 16, 0.02
+TOKENS, HEADS = 32768, 16
 
 
 @dataclass(frozen=True)
 class Row:
-    """A problem: how lengths are distributed, the mask, head dim and KV heads."""
+    """A problem: how lengths are distributed, the mask, head dim, KV heads; and tokens in all, few on the emulated
+    GPU."""
 
     batch: str
     mask: str
     dim: int = 128
     heads_kv: int = HEADS
+    tokens: int = TOKENS
 
     @property
     def name(self) -> str:
@@ -76,7 +72,7 @@ ROWS = [
     Row("mixed", "causal", 256),
     Row("mixed", "25%"),
 ]
-DRY = [replace(row, dim=64, heads_kv=HEADS) for row in ROWS[:2]]
+DRY = [replace(row, dim=64, heads_kv=HEADS, tokens=1024) for row in ROWS[:2]]
 
 
 def lengths_of(batch: str, tokens: int = TOKENS) -> list[int]:
@@ -180,10 +176,11 @@ def flash_4(row: Row, leaves: tuple[Tensor, ...], starts: Tensor, longest: int, 
     return result[0] if isinstance(result, tuple) else result
 
 
-def measure(row: Row, dry: bool) -> dict[str, Any]:
+def measure(row: Row) -> dict[str, Any]:
     """One row: times, rates and differences."""
-    device = "cpu" if dry else "cuda"
-    lengths = lengths_of(row.batch, 1024 if dry else TOKENS)
+    cuda = row.tokens == TOKENS
+    device = "cuda" if cuda else "cpu"
+    lengths = lengths_of(row.batch, row.tokens)
     forward, backward, errors = dict[str, Callable[[], Any]](), dict[str, Callable[[], Any]](), dict[str, str]()
     results: dict[str, list[Tensor]] = {}
     for name, (call, leaves) in ways_of(row, lengths, device).items():
@@ -205,7 +202,7 @@ def measure(row: Row, dry: bool) -> dict[str, Any]:
         if name != first
     }
     results.clear()
-    ms = {"forward": compared(forward, not dry), "backward": compared(backward, not dry)}
+    ms = {"forward": compared(forward, cuda), "backward": compared(backward, cuda)}
     operations = pairs_of(row.mask, lengths) * row.dim * HEADS
     return {
         "row": row.name,
@@ -223,53 +220,11 @@ def measure(row: Row, dry: bool) -> dict[str, Any]:
 
 def warm(row: Row) -> str:
     """Compiles what a row needs, in a process of its own."""
-    with connected(entry("cuda")):
+    with connected(device_entry("cuda")):
         for call, leaves in ways_of(row, lengths_of(row.batch, 1024), "cuda").values():
             out = call()
             torch.autograd.grad(out, leaves, torch.ones_like(out))
     return row.name
-
-
-def entry(device: str) -> Entry:
-    """As blocksparse_entry.py has devices."""
-    return Entry("beside", "causal", 1024, 64, 1, 1, "emulator" if device == "cpu" else device)
-
-
-def main() -> int:
-    """Runs everything; the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=150, help="in all; rows that are left then are left out")
-    parser.add_argument("--jobs", type=int, default=max(1, min(8, (os.cpu_count() or 2) - 3)))
-    parser.add_argument("--only", nargs="*", help="rows whose name has one of these")
-    parser.add_argument("--dry", action="store_true", help="on the emulated GPU, tiny")
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-
-    from blocksparse_beside import versions
-
-    from fuzz.session.records import machine
-
-    until = time.monotonic() + options.seconds
-    chosen = [r for r in (DRY if options.dry else ROWS) if not options.only or any(x in r.name for x in options.only)]
-    found: dict[str, Any] = {
-        "machine": machine(), "versions": versions(), "command": " ".join(sys.argv), "rows": [], "left_out": [],
-    }  # fmt: skip
-    if not options.dry:
-        with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
-            for name in pool.map(warm, chosen):
-                print("compiled", name, flush=True)
-    with connected(entry("cpu" if options.dry else "cuda")):
-        for row in chosen:
-            if time.monotonic() > until:
-                found["left_out"].append(row.name)
-                continue
-            found["rows"].append(measure(row, options.dry))
-            print(as_line(found["rows"][-1]), flush=True)
-            if options.out:
-                options.out.write_text(json.dumps(found, indent=1) + "\n")
-    wrong = [row["row"] for row in found["rows"] if any(x > DISAGREE for x in row["difference"].values())]
-    print(f"{len(found['rows'])} rows, wrong: {wrong}, left out: {found['left_out']}")
-    return 1 if wrong else 0
 
 
 def as_line(row: dict[str, Any]) -> str:
@@ -287,4 +242,16 @@ def as_line(row: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(
+        run(
+            Benchmark(
+                __doc__,
+                planned=lambda dry: DRY if dry else ROWS,
+                name=lambda row: row.name,
+                to_compile=list,
+                warm=warm,
+                measure=measure,
+                as_line=as_line,
+            )
+        )
+    )

@@ -12,14 +12,8 @@ blocksparse_beside.py has some of these rows beside FlashAttention-4.
 
 from __future__ import annotations
 
-import argparse
-import json
-import multiprocessing
-import os
 import sys
-import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,13 +25,13 @@ sys.path[:0] = [str(HERE.parents[1]), str(HERE)]
 import torch  # noqa: E402
 from blocksparse_entry import compared, connected, difference  # noqa: E402
 from blocksparse_masks import Entry, blocks_of, operands  # noqa: E402
+from compiled_rows import Benchmark, run  # noqa: E402
 
 from kernels.blocksparse.api import block_sparse_attention  # noqa: E402
 
 ADDS = {"faster": None, "atomic": False, "ordered": True}
 MANY = ((256, 64), (512, 32), (1024, 16), (2048, 8), (4096, 4), (8192, 2))  # tokens, sequences
 FEW = ((256, 8), (512, 4), (1024, 2), (2048, 1), (4096, 1), (8192, 1))
-DISAGREE = 0.02
 
 
 def planned(dry: bool) -> list[Entry]:
@@ -93,42 +87,17 @@ def as_line(row: dict[str, Any]) -> str:
     return f"{row['row']}: " + ", ".join(f"{name} {at:.3f} ({at / ms['faster']:.3f})" for name, at in ms.items())
 
 
-def main() -> int:
-    """Runs everything; the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=150, help="in all; rows that are left then are left out")
-    parser.add_argument("--jobs", type=int, default=max(1, min(8, (os.cpu_count() or 2) - 3)))
-    parser.add_argument("--only", nargs="*", help="rows whose name has one of these")
-    parser.add_argument("--dry", action="store_true", help="on the emulated GPU, tiny")
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-
-    from blocksparse_beside import versions
-
-    from fuzz.session.records import machine
-
-    until = time.monotonic() + options.seconds
-    rows = [e for e in planned(options.dry) if not options.only or any(part in e.name for part in options.only)]
-    found: dict[str, Any] = {
-        "machine": machine(), "versions": versions(), "command": " ".join(sys.argv), "rows": [], "left_out": [],
-    }  # fmt: skip
-    if not options.dry:
-        with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
-            for name in pool.map(warm, kernels_of(rows)):
-                print("compiled", name, flush=True)
-    with connected(rows[0]):
-        for entry in rows:
-            if time.monotonic() > until:
-                found["left_out"].append(entry.name)
-                continue
-            found["rows"].append(measure(entry))
-            print(as_line(found["rows"][-1]), flush=True)
-            if options.out:
-                options.out.write_text(json.dumps(found, indent=1) + "\n")
-    wrong = [row["row"] for row in found["rows"] if any(x > DISAGREE for x in row["difference"].values())]
-    print(f"{len(found['rows'])} rows, wrong: {wrong}, left out: {found['left_out']}")
-    return 1 if wrong else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(
+        run(
+            Benchmark(
+                __doc__,
+                planned=planned,
+                name=lambda entry: entry.name,
+                to_compile=kernels_of,
+                warm=warm,
+                measure=measure,
+                as_line=as_line,
+            )
+        )
+    )
