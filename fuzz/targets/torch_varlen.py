@@ -1,6 +1,7 @@
 """torch.nn.attention.varlen: PyTorch's attention over packed sequences, and the same with an output given to it.
 
-What the documentation (PyTorch 2.13) leaves open, and how it is read here:
+PyTorch 2.11 has windows and scales, 2.12 query heads that share a KV head, pages and splits too: cases ask for what the
+version has. What the documentation (PyTorch 2.13) leaves open, and how it is read here:
 
 window_size   "(-1, 0) for causal attention", without a word on sequences with other numbers of queries and keys. The
               kernels (FlashAttention-2) align at the bottom right, and so does this adapter.
@@ -86,6 +87,7 @@ class TorchVarlen(AutogradTarget):
             OPTIONS.rule(),
             Rule("masks aligned at the top left, where a sequence has more queries than keys, or fewer", _top_left),
             Rule("options that the problem has no use for", lambda c: not _useful(c.problem, OPTIONS.of(c))),
+            Rule("what this version of varlen_attn has no parameter for", lambda c: not self._expressible(c)),
         )
 
     @property
@@ -101,8 +103,24 @@ class TorchVarlen(AutogradTarget):
             return absent
         if not _surfaces():
             return f"torch {torch.__version__} has no {_NAME}"
-        lacks = [name for name in _USED if name not in _surfaces()[0].names]
+        lacks = [name for name in _NEEDED if not _has(name)]
         return f"torch {torch.__version__}: varlen_attn has no parameter {', '.join(lacks)}" if lacks else None
+
+    def _expressible(self, case: Case) -> bool:
+        """True where varlen_attn has the parameters that a case needs; only asked where it can run."""
+        options = OPTIONS.of(case)
+        if self.device == "host":
+            return True
+        return all(
+            _has(name)
+            for name, needed in {
+                "enable_gqa": case.problem.group > 1 or options["gqa"] == "always",
+                "num_splits": options["splits"] == "one",
+                "seqused_k": options["keys"] != "packed",
+                "block_table": options["keys"] == "paged",
+            }.items()
+            if needed
+        )
 
     def surfaces(self) -> tuple[Surface, ...]:
         """See Target."""
@@ -110,10 +128,12 @@ class TorchVarlen(AutogradTarget):
 
     def variants_for(self, problem: AnyProblem) -> tuple[Variant, ...]:
         """See Target."""
-        offered: dict[str, tuple[Value, ...]] = {"window": ("wide",), "aux": ("none",), "splits": ("one",)}
-        offered["gqa"] = ("always",) if problem.group == 1 else ()
+        offered: dict[str, tuple[Value, ...]] = {"window": ("wide",), "aux": ("none",)}
+        offered["splits"] = ("one",) if _has("num_splits") else ()
+        offered["gqa"] = ("always",) if problem.group == 1 and _has("enable_gqa") else ()
         if not problem.backward:
-            offered["keys"] = ("slots", "paged") if min(problem.lengths_k) else ()
+            paged = _has("seqused_k") and _has("block_table")
+            offered["keys"] = ("slots", "paged") if paged and min(problem.lengths_k) else ()
             offered["out"] = (True,) if len(_surfaces()) > 1 else ()
             ways = OPTIONS.draws(**offered)  # forward alone is one case in ten: most are of what backward cannot ask
             odd = tuple(way for way in ways if way.get("keys") or way.get("out"))
@@ -140,8 +160,9 @@ class TorchVarlen(AutogradTarget):
         found: dict[str, Any] = {
             "scale": p.scale,
             "window_size": window_of(p, wide=options["window"] == "wide"),
-            "enable_gqa": p.group > 1 or options["gqa"] == "always",
         }
+        if _has("enable_gqa"):
+            found["enable_gqa"] = p.group > 1 or options["gqa"] == "always"
         if options["aux"] == "lse":
             found["return_aux"] = _module().AuxRequest(lse=True)
         if options["splits"] == "one":
@@ -155,7 +176,7 @@ class TorchVarlen(AutogradTarget):
         p = case.problem
         cu = {name: list(cumulative(x)) for name, x in (("q", p.lengths_q), ("k", p.lengths_k))}
         setup = [f"cu_{n} = torch.tensor({x}, dtype=torch.int32, device=DEVICE)" for n, x in cu.items()]
-        given = f"scale={p.scale}, window_size={window_of(p)}, enable_gqa={p.group > 1}"
+        given = f"scale={p.scale}, window_size={window_of(p)}" + (", enable_gqa=True" if p.group > 1 else "")
         call = (
             f"o, lse = varlen_attn(q, k, v, cu_q, cu_k, {p.len_q}, {p.len_k}, {given}, return_aux=AuxRequest(lse=True))"
         )
@@ -163,7 +184,12 @@ class TorchVarlen(AutogradTarget):
 
 
 _NAME = "torch.nn.attention.varlen"
-_USED = ("return_aux", "scale", "window_size", "enable_gqa", "num_splits", "seqused_k", "block_table")
+_NEEDED = ("return_aux", "scale", "window_size")
+
+
+def _has(name: str) -> bool:
+    """True where varlen_attn has a parameter."""
+    return bool(_surfaces()) and name in _surfaces()[0].names
 
 
 def targets() -> list[TorchVarlen]:

@@ -2,8 +2,8 @@
 
 NOTE [group split] of group_split.py says what a split costs. Here the divisors of the group are tried on a model of the
 launch: CTAs in launch order, each on the SM that is free first, and the sums of dK and dV that postprocess reads. The
-unit of time is that of a block. Of 22 problems with 2 and 4 KV heads on an H200, 256 to 8,192 tokens, the split that it
-chooses takes 1.005 times the best one's time with atomic adds, 1.008 with ordered ones, in the mean
+unit of time is that of a block. Of 22 problems with 2 and 4 KV heads, 256 to 8,192 tokens at head dim 128, the split it
+chooses takes 1.005 times the best one's time with atomic adds on an H200, 1.008 with ordered ones, in the mean
 (ci/results/group_splits_h200.json, by `python ci/benchmarks/ordered_pairs.py --splits`).
 """
 
