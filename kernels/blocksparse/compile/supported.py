@@ -8,6 +8,7 @@ queries at head dims that are padded to 64 and 128; elsewhere the backward kerne
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from kernels.blocksparse.backward.blackwell.pairs.tuning import PairTuning, pair_tuning
 from kernels.blocksparse.backward.blackwell.tuning import BlackwellBackwardTuning, blackwell_backward_tuning
@@ -51,6 +52,7 @@ def backward_tuning_of_tcgen05(variant: Variant) -> BlackwellBackwardTuning | Pa
     return pair_tuning(variant) if variant.tile_n == PAIR_KEYS else blackwell_backward_tuning(variant)
 
 
+@lru_cache(1024)
 def forward_tuning(variant: Variant) -> ForwardTuning | HopperTuning | BlackwellTuning:
     """The layout that a forward kernel is built with. Raises ValueError for overrides that cannot work."""
     return _TUNINGS[variant.products](variant)
