@@ -9,6 +9,10 @@ A barrier of a warp's lanes orders nothing where, on every way that leads to it,
 lanes comes before it, and between the two there is no access to memory but arrivals at mbarriers, and bulk copies that
 one lane starts.
 
+Nor does it where all lanes have met at a shuffle of the whole warp just before, with nothing but registers in between,
+and since they met at a barrier no lane has accessed memory but by waits for mbarriers, which have ended, and by loads
+from shared memory whose values it has given to such a shuffle, and so has.
+
 Threads may meet at a barrier of another number where nobody else is at that one, or comes to it: on every way that
 leads there all threads of the CTA have met at barrier 0, and after that no instruction names the number, or one in a
 register.
@@ -31,6 +35,13 @@ _CTA_MEETS = re.compile(r"\s*bar\.sync\s+0;")
 _BARRIER = re.compile(
     r"\s*(?:@!?%\w+\s+)?(?:bar|barrier)(?:\.cta)?\.(?:(?:sync|arrive)\S*\s+|red\S*\s+%\w+,\s*)(%\w+|\d+)"
 )
+_SHUFFLE = re.compile(r"\s*shfl\.sync\.idx\.b32\s+%\w+, (%\w+), \w+, 31, -1;")
+_SHARED_LOAD = re.compile(r"\s*ld\.shared\.b32\s+(%\w+), ")
+_BARRIER_OF_ALL = re.compile(_LANES_MEET.pattern + "|" + _CTA_MEETS.pattern)
+_WAIT = re.compile(  # as CuTe DSL writes it: a loop
+    r"\s*([{}]|LAB_WAIT:|DONE:|@P1 bra\.uni DONE;|bra\.uni +LAB_WAIT;|mbarrier\.try_wait\.parity\.shared\.\S+ P1, .*)\s*$"
+)
+_PARAMETERS = re.compile(r"\s*(ld\.param\.|setmaxnreg\.)")
 _BY_ONE_LANE = re.compile(r"\s*(mbarrier\.arrive\.|cp\.async\.bulk\.)")
 _ON_REGISTERS = re.compile(
     r"\s*(@!?%p\d+ )?(setp|selp|mov|add|sub|and|or|xor|not|shl|shr|mul|mad|min|max|cvt|cvta|bra)\b"
@@ -120,6 +131,31 @@ def barrier_is_idle(text: str, number: int) -> bool:
     since = _until(_LANES_MEET, number - 1, flow.before, flow.lines)
     allowed = (_BY_ONE_LANE, _ON_REGISTERS, _NOTHING)
     return -1 not in since and all(any(one.match(flow.lines[i]) for one in allowed) for i in since)
+
+
+def barrier_after_shuffles_is_idle(text: str, number: int) -> bool:
+    """True where the bar.warp.sync in line `number` (counted from 1) of a kernel's PTX orders nothing, as all lanes
+    have met at a shuffle, see above; False where that is not known."""
+    flow = _flow(text)
+    if flow is None:
+        return False
+    behind = _until(_SHUFFLE, number - 1, flow.before, flow.lines)
+    since = _until(_BARRIER_OF_ALL, number - 1, flow.before, flow.lines)
+    if -1 in since or not behind < since or not all(_is_one_of(flow.lines[i], _ON_REGISTERS, _NOTHING) for i in behind):
+        return False
+    allowed = (_BY_ONE_LANE, _ON_REGISTERS, _NOTHING, _SHUFFLE, _WAIT, _PARAMETERS)
+    return all(_is_one_of(flow.lines[i], *allowed) or _is_shuffled(flow.lines, i) for i in since)
+
+
+def _is_one_of(line: str, *patterns: re.Pattern[str]) -> bool:
+    """True if one of the patterns matches a line."""
+    return any(one.match(line) for one in patterns)
+
+
+def _is_shuffled(lines: list[str], i: int) -> bool:
+    """True if line `i`, counted from 0, loads from shared memory what the next one gives to a shuffle."""
+    load, shuffle = _SHARED_LOAD.match(lines[i]), _SHUFFLE.match(lines[i + 1]) if i + 1 < len(lines) else None
+    return load is not None and shuffle is not None and load[1] == shuffle[1]
 
 
 def number_is_free(text: str, number: int, barrier: int) -> bool:

@@ -5,7 +5,12 @@ from __future__ import annotations
 
 from fuzz.score.ptx_mutants.argument import Argument
 from fuzz.score.ptx_mutants.mbarrier_order import release_is_idle, wait_is_idle
-from fuzz.score.ptx_mutants.register_flow import barrier_is_idle, fence_is_idle, is_read_once
+from fuzz.score.ptx_mutants.register_flow import (
+    barrier_after_shuffles_is_idle,
+    barrier_is_idle,
+    fence_is_idle,
+    is_read_once,
+)
 
 _WGMMA = ("blocksparse.wgmma",)
 
@@ -346,6 +351,16 @@ WGMMA_ARGUMENTS = (
         "same_bits",
         targets=_WGMMA,
         proof=barrier_is_idle,
+    ),
+    Argument(
+        "the lanes have met at a shuffle",
+        "All lanes have met at a shuffle of the warp just before, and what they had read was its operand or that of "
+        "one before: nothing is left for this barrier to order (register_flow.py).",
+        ("barrier_dropped",),
+        r"bar\.warp\.sync",
+        "same_bits",
+        targets=_WGMMA,
+        proof=barrier_after_shuffles_is_idle,
     ),
     Argument(
         "each has a tile",

@@ -149,6 +149,23 @@ $L__BB0_2:
 	and.b32 	%r8, %r9, 31;
 	bar.warp.sync 	-1;
 """
+SHUFFLED = """
+	bar.sync 	0;
+$L__BB0_1:
+	{
+	LAB_WAIT: 
+	mbarrier.try_wait.parity.shared.b64 P1, [%r210], %r211, 10000000; 
+	@P1 bra.uni DONE; 
+	bra.uni     LAB_WAIT; 
+	DONE: 
+	}
+	ld.shared.b32 	%r1, [%r2+41088];
+	shfl.sync.idx.b32 	%r3, %r1, 0, 31, -1;
+	add.s32 	%r4, %r3, 1;
+	bar.warp.sync 	-1;
+	@%p1 bra 	$L__BB0_1;
+	ret;
+"""
 FIRST_TILE = """
 	mov.u32 	%r1, %ctaid.x;
 	mul.lo.s32 	%r2, %r8, %r9;
@@ -215,6 +232,7 @@ def status(text: str, operator: str, before: str, after: str, kind: str, **seen:
         ("a mask that hides nothing", END_OF_KEYS, "compare_shifted", "setp.gt.s32 %p1, %r1, %r3;",
          "setp.ge.s32 %p1, %r1, %r3;", "forward"),
         ("the lanes have met", TWICE, "barrier_dropped", "bar.warp.sync -1;", ";", "backward"),
+        ("the lanes have met at a shuffle", SHUFFLED, "barrier_dropped", "bar.warp.sync -1;", ";", "forward"),
         ("a truth value", TRUTH, "immediate_off_by_one", "selp.b32 %r1, 1, 0, %p1;", "selp.b32 %r1, 2, 0, %p1;",
          "forward"),
         ("bits that nobody reads", VOTES, "sign_changed", "shr.u32 %r4, %r2, %r5;", "shr.s32 %r4, %r2, %r5;",
@@ -286,6 +304,10 @@ def test_an_argument_needs_its_instruction_and_the_evidence(rule, text, operator
         # lanes read on one of the ways; only some lanes are elected among; an ordinary copy
         *((TWICE.replace(old, new), "barrier_dropped", "bar.warp.sync -1;", ";", "backward")
           for old, new in (("and.b32", "ld.shared.b32"), ("%p1, -1;", "%p1, 15;"), ("cp.async.bulk", "cp.async.cg"))),
+        # another register is shuffled, or by some lanes; a load behind that; a store before it; no barrier before
+        *((SHUFFLED.replace(old, new), "barrier_dropped", "bar.warp.sync -1;", ";", "forward")
+          for old, new in (("%r3, %r1, 0", "%r3, %r9, 0"), ("31, -1", "31, 15"), ("add.s32 \t", "ld.shared.b32 \t"),
+                           ("\tld.shared", "\tst.shared.b32 \t[%r2], %r5;\n\tld.shared"), ("bar.sync", "bar.arrive"))),
         # compared with 2; a vote that is no word
         (TRUTH.replace("%r2, 1;", "%r2, 2;"), "immediate_off_by_one", "selp.b32 %r1, 1, 0, %p1;",
          "selp.b32 %r1, 2, 0, %p1;", "forward"),
