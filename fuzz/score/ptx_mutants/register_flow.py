@@ -38,8 +38,9 @@ _BARRIER = re.compile(
 _SHUFFLE = re.compile(r"\s*shfl\.sync\.idx\.b32\s+%\w+, (%\w+), \w+, 31, -1;")
 _SHARED_LOAD = re.compile(r"\s*ld\.shared\.b32\s+(%\w+), ")
 _BARRIER_OF_ALL = re.compile(_LANES_MEET.pattern + "|" + _CTA_MEETS.pattern)
-_WAIT = re.compile(  # as CuTe DSL writes it: a loop
-    r"\s*([{}]|LAB_WAIT:|DONE:|@P1 bra\.uni DONE;|bra\.uni +LAB_WAIT;|mbarrier\.try_wait\.parity\.shared\.\S+ P1, .*)\s*$"
+_WAIT = re.compile(  # for an mbarrier's phase, as CuTe DSL writes it: a loop
+    r"\s*([{}]|LAB_WAIT:|DONE:|@P1 bra\.uni DONE;|bra\.uni +LAB_WAIT;"
+    r"|mbarrier\.try_wait\.parity\.shared\.\S+ P1, .*)\s*$"
 )
 _PARAMETERS = re.compile(r"\s*(ld\.param\.|setmaxnreg\.)")
 _BY_ONE_LANE = re.compile(r"\s*(mbarrier\.arrive\.|cp\.async\.bulk\.)")
