@@ -136,12 +136,12 @@ def cases_of(chosen: Config, count: int, seed: int) -> list[Case]:
     drawn = strategies.drawer(target, strategies.LARGE if chosen.products else strategies.SMALL, REPEATS)
     for shard in range(_SHARDS[bool(chosen.products)]):
         explore(Shard(chosen.name, shard, SHARD_CASES, 1000 * seed + shard), drawn, keep)
-    by_size: list[list[Case]] = [[] for _ in range(8)]
+    by_size: list[list[Case]] = [[] for _ in range(7)]
     if chosen.products:
         by_size.append([_with_windows(chosen)])
     for case in found.values():
         number = size(chosen, case.problem)
-        if number in (5, 6) or case.problem.pairs <= _MOST_PAIRS:
+        if number >= 5 or case.problem.pairs <= _MOST_PAIRS:
             by_size[number].append(case)
     turns = (case for turn in zip_longest(*by_size) for case in turn if case is not None)
     return list(islice(turns, count))
@@ -151,14 +151,12 @@ def size(chosen: Config, problem: AnyProblem) -> int:
     """0: at most one tile in every sequence, 1: two or three, 2: more, 3: a block of keys with a long list of tiles,
     4: a shorter one, in parts that share a KV head (NOTE [group split] of group_split.py). Of kernels by wgmma, 5: a
     block of 128 keys that RUN queries see whole, 6: two or more that a tile of queries sees whole, and no key beyond
-    the last whole block. 7: packed sequences of unequal tiles of keys, which are launched by length."""
+    the last whole block."""
     sizes = list(zip(problem.lengths_q, problem.lengths_k, strict=True))
     if chosen.products and any(_see_whole(problem, *one) >= RUN for one in sizes):
         return 5
     if chosen.products and any(_sees_blocks(problem, *one) >= 2 for one in sizes):
         return 6
-    if problem.layout == "packed" and len({-(-len_k // chosen.tile_n) for len_k in problem.lengths_k}) > 1:
-        return 7
     found = 0
     for len_q, len_k in zip(problem.lengths_q, problem.lengths_k, strict=True):
         rows, columns = -(-len_q // chosen.tile_m), -(-len_k // chosen.tile_n)
