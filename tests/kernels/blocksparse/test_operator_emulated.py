@@ -92,7 +92,9 @@ def test_lists_of_wide_tiles_beside_those_with_gradients(monkeypatch, tile_m, pr
     assert launched == [(tile_m, products), (128, "mma"), (128, other)]
 
 
-@pytest.mark.parametrize(("deterministic", "expected"), [(None, True), (False, False)])
+@pytest.mark.parametrize(
+    ("deterministic", "expected"), [(None, True), pytest.param(False, False, marks=pytest.mark.nightly)]
+)
 def test_a_call_that_leaves_the_adds_open_has_the_faster_ones(monkeypatch, deterministic, expected):
     """Ordered ones for a short causal mask: the bits are those of a deterministic call."""
     q, k, v = tensors(200, 200, dim=128)
