@@ -107,14 +107,8 @@ KERNELS = {
     "mma.sync": Spec((200, 130), (330, 140), 4, 2, deterministic=True),
     "wgmma, 64 keys": Spec((200,), (330,), 2, 2, dim=256, tile_m=128, products="wgmma", deterministic=True),
     "transposed": Spec((500, 300), (500, 300), 4, 2, tile_m=128, tile_n=128, products="wgmma", deterministic=True),
-    "runs": Spec(
-        *((1000,), (520,), 2, 2),
-        dim=128,
-        tile_m=128,
-        tile_n=128,
-        products="wgmma",
-        tuning=(("runs", 1),),
-        deterministic=True,
+    "transposed, head dim 128": Spec(
+        (1000,), (520,), 2, 2, dim=128, tile_m=128, tile_n=128, products="wgmma", deterministic=True
     ),
     "tcgen05": Spec((200,), (330,), 2, 2, tile_m=128, tile_n=128, products="tcgen05", deterministic=True),
     "packed": Spec((150, 140), (150, 130), 2, 1, packed=True, deterministic=True),
