@@ -22,7 +22,8 @@ class Schedule:
     kind         ascending, descending (last KV tile first, the shortest first under a causal mask), or permutation
     positions    int32 (batch|1, heads_kv|1, n_blocks), only for a permutation: the n block of each launch position
     pairs        concurrent (sequence, unit) pairs where adds are ordered, as a computed order was made for; None: as
-                 many as the launcher chooses. Changes times, not results
+                 many as the launcher chooses. Changes times; and of causal masks in which order the last groups sum
+                 (NOTE [reversed groups] of backward/tile_iterator.py)
     group_split  units of each KV head where adds are ordered (NOTE [group split] of group_split.py), as a computed
                  order was made for; None: `group_split_of` of the launcher
     alike        every row of the backward lists has the same blocks, in the same order: a CTA that starts after another
