@@ -7,10 +7,9 @@ Rows are masks (causal, full, windows, random blocks) at 512 to 32,768 tokens, h
 on 16 and on 2 KV heads, bfloat16; 64 blocks of 64 × 64 a row of 109,632 tokens, 7 heads, which FlashInfer publishes a
 rate of; packed sequences with block lists; gradients at head dim 256 with lists over 128 keys. Columns are forward,
 backward with the faster adds, which are atomic but for short rows, and with ordered ones (the planned order where the
-default one waits). FlashAttention-4 runs where
-`flash_attn.cute` imports; cuDNN is PyTorch's backend for full and causal masks, and for random blocks `cudnn.BSA` where
-that imports; FlashInfer is its block-sparse kernel for sm_90, forward alone, which takes up to 64 blocks of 64 × 64 a
-row.
+default one waits). FlashAttention-4 runs where `flash_attn.cute` imports; cuDNN is PyTorch's backend for full and
+causal masks, and for random blocks `cudnn.BSA` where that imports; FlashInfer is its block-sparse kernel for sm_90,
+forward alone, which takes up to 64 blocks of 64 × 64 a row.
 
 Each row is a process of its own, so that compiling runs side by side; only measuring is exclusive. Times are device
 times of whole calls, measured in turn, the least of three medians (blocksparse_entry.py). 'difference' is the relative

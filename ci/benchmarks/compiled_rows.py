@@ -23,7 +23,7 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True)
 class Benchmark(Generic[Row]):
-    """What a benchmark measures.
+    """A benchmark: its rows, and how each is compiled, measured and printed.
 
     doc         its help
     planned     all rows, the most important first; True for tiny ones on the emulated GPU

@@ -53,7 +53,8 @@ HEADS, ROUNDS, CALLS, SETTLE, DISAGREE = 16, 6, 6, 0.06, 0.02
 
 @dataclass(frozen=True)
 class Row:
-    """A problem and its ways: pairs of the default order, of planned ones and of atomic adds."""
+    """A problem and its ways: pairs of the default order, of planned ones and of atomic adds; splits: or every split of
+    its groups."""
 
     mask: str
     tokens: int
@@ -64,6 +65,7 @@ class Row:
     atomic: tuple[int, ...] = ()
     heads: int = HEADS
     heads_kv: int = HEADS
+    splits: bool = False
 
     @property
     def name(self) -> str:
@@ -107,8 +109,8 @@ ROWS = [
     Row("causal", 2048, 8, 256, (2, 4, 6, 8)),
     Row("full", 2048, 8, 256, (4, 6, 8, 16), (16,)),
 ]
-SPLITS = [  # whose groups may be split
-    Row(mask, tokens, batch, 128, (), heads_kv=heads_kv)
+SPLITS = [
+    Row(mask, tokens, batch, 128, (), heads_kv=heads_kv, splits=True)
     for mask, heads_kv, many in (("causal", 2, True), ("causal", 4, False), ("full", 2, False))
     for tokens, batch in (
         (256, 64), (512, 32), (1024, 16), (2048, 8), (4096, 4), (256, 8), (512, 4), (1024, 2), (2048, 1), (4096, 1),
@@ -138,12 +140,12 @@ def ways_of(row: Row, blocks: BlockSparse) -> dict[str, Way]:
 
     default, of = halved(blocks), {"heads_q": row.heads, "heads_kv": row.heads_kv, "batch": row.batch, "dim": row.dim}
     found = {"atomic": Way(default, False), "default": Way(default, True)}
-    if row.default and concurrency.has_longest_last(default):
+    if not row.splits and concurrency.has_longest_last(default):
         found["unreversed"] = Way(default, True, atomic_pairs(row, default), False)
     if not concurrency.in_step(blocks):
         plan = least_blocking(blocks, **of)
         found[f"planned ({plan.pairs}, {plan.chosen[0]})"] = Way(halved(plan.blocks), True)
-    if row in SPLITS:
+    if row.splits:
         for split in (2**n for n in range((row.heads // row.heads_kv).bit_length())):
             found[f"default g{split}"] = Way(default, True, group_split=split)
             found[f"atomic g{split}"] = Way(default, False, group_split=split)

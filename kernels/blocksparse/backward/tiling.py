@@ -167,12 +167,14 @@ class Tiling:
 def choose_tiling(variant: Variant, arch: str) -> Tiling:
     """The tiling of a backward or postprocess variant on an arch such as "sm_90a".
 
-    `variant.tuning` may set step_m, stages, stages_ds and wide_stores (0 or 1). By wgmma it may also set transposed: 0
-    asks for the straight loop where tiles have 128 keys; runs: 0 asks for steps of 64 queries alone, 1 for runs
-    whatever the mask, with atomic adds; delays: 1 asks for dQ of the step before, 0 for that of the step itself; and
-    stages_dq: 1 or 2 buffers of dQ, at head dim 128 without runs. With the straight loop it may set stages_p (1 or 2),
-    for tiles of 64 keys, and, with ordered adds, releaser (0 or 1), for a warp that releases the semaphores. By
-    mma.sync it may set the m warps of each product: warps_s, warps_dkv, warps_dq.
+    `variant.tuning` may set step_m, stages, stages_ds and wide_stores (0 or 1); by mma.sync the m warps of each product
+    too: warps_s, warps_dkv, warps_dq. By wgmma it may also set
+    transposed  0: the straight loop, where tiles have 128 keys
+    runs        0: steps of 64 queries alone; 1: runs whatever the mask, with atomic adds
+    delays      1: dQ of the step before; 0: that of the step itself
+    stages_dq   1 or 2 buffers of dQ, at head dim 128 without runs
+    stages_p    1 or 2 buffers of P in the straight loop, for tiles of 64 keys
+    releaser    0 or 1, in the straight loop with ordered adds: a warp that releases the semaphores
     Raises ValueError for a tiling that does not fit (registers and shared memory: NOTE [large dims]; warps; wgmma) and
     for unknown names.
     """

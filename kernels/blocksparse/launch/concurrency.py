@@ -30,11 +30,11 @@ BAND_PAIRS = 4  # of windows, whose queries more pairs could have in the L2 cach
 
 
 class Shape(NamedTuple):
-    """What the number of concurrent pairs follows from, of blocks and lengths.
+    """The sizes and orders of block lists by which the launcher shares out its work.
 
     kind       of the mask: "band", "intervals", or "" for any other
-    merged, alike, descending, longest_last
-               of the rows: one list each; `Schedule.alike`; `is_descending`; `has_longest_last`
+    in_step, alike, descending, longest_last
+               of the rows: `in_step`, `Schedule.alike`, `is_descending`, `has_longest_last`
     m_blocks, n_blocks
                tiles of queries and of keys of the longest sequence
     rows       queries that the CTAs in flight of a unit look at: of its longest sequence, or a window's
@@ -43,7 +43,7 @@ class Shape(NamedTuple):
     """
 
     kind: str
-    merged: bool
+    in_step: bool
     alike: bool
     descending: bool
     longest_last: bool
@@ -52,11 +52,6 @@ class Shape(NamedTuple):
     rows: int
     dim: int
     by_length: bool
-
-    @property
-    def in_step(self) -> bool:
-        """As `in_step`."""
-        return self.descending or (self.merged and self.alike)
 
 
 def group_split_of(blocks: BlockSparse, batch: int, q: Tensor, k: Tensor, deterministic: bool) -> int:
@@ -77,7 +72,7 @@ def group_split_of(blocks: BlockSparse, batch: int, q: Tensor, k: Tensor, determ
 def _group_split(shape: Shape, batch: int, heads_q: int, heads_kv: int, deterministic: bool) -> int:
     """`group_split_of` where the schedule says nothing."""
     sizes = batch, heads_q, heads_kv, shape.m_blocks, shape.n_blocks
-    if shape.longest_last or (shape.merged and shape.alike):
+    if shape.longest_last or (shape.in_step and shape.alike):
         return modelled_group_split(
             *sizes,
             shape.rows,
@@ -112,7 +107,7 @@ def concurrent_pairs(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: b
 
 
 def _shape(blocks: BlockSparse, q: Tensor, k: Tensor) -> Shape:
-    """What follows from blocks and lengths."""
+    """The `Shape` of block lists, for q and k by rows and heads as for launch.backward."""
     by_length = order_of_keys(k, blocks) is not None
     if q.dim() == 4:
         rows = q.shape[1]
@@ -123,7 +118,7 @@ def _shape(blocks: BlockSparse, q: Tensor, k: Tensor) -> Shape:
     band = isinstance(blocks.mask, Band)
     return Shape(
         "band" if band else "intervals" if isinstance(blocks.mask, Intervals) else "",
-        blocks.merged,
+        in_step(blocks),
         blocks.schedule.alike,
         is_descending(blocks),
         has_longest_last(blocks),
