@@ -7,7 +7,8 @@ Batches have 32,768 tokens, 16 query heads, bfloat16: "equal" 16 sequences of 2,
 whose logarithms are uniform, "one long" one of 16,384 and 128 of 128. Masks are causal, full, windows of 1,024 keys
 and blocks at random. Ways are forward, and backward with atomic and
 with ordered adds ("deterministic"); "by length" launches the tiles that the sequences have, from the longest sequence,
-"all tiles" as many for each sequence as the longest one has. All ways of a row are measured in turn, the least of three
+"all tiles" as many for each sequence as the longest one has; "planned" are blocks at random under the order of
+`least_blocking`. All ways of a row are measured in turn, the least of three
 medians of device times of whole calls (blocksparse_entry.py). TFLOP/s count 4 · dim operations of a kept pair forward,
 and 10 backward. Exits with 1 where gradients of two ways differ.
 """
@@ -38,6 +39,7 @@ from kernels.blocksparse.lists.bands import band  # noqa: E402
 from kernels.blocksparse.lists.builder import dense  # noqa: E402
 from kernels.blocksparse.lists.from_mask import from_grid  # noqa: E402
 from kernels.blocksparse.lists.types import BlockSparse  # noqa: E402
+from kernels.blocksparse.planner.planner import least_blocking  # noqa: E402
 
 TOKENS, HEADS = 32768, 16
 
@@ -71,6 +73,10 @@ ROWS = [
     Row("equal", "causal", heads_kv=2),
     Row("mixed", "causal", 256),
     Row("mixed", "25%"),
+    Row("mixed", "10%"),
+    Row("mixed", "25%", 64),
+    Row("mixed", "25%", heads_kv=2),
+    Row("mixed", "25%", 256),
 ]
 DRY = [replace(row, dim=64, heads_kv=HEADS, tokens=1024) for row in ROWS[:2]]
 
@@ -141,6 +147,11 @@ def ways_of(row: Row, lengths: list[int], device: str) -> dict[str, tuple[Callab
     for name, lists in orders_of(blocks).items():
         found[name] = (partial(call, lists, False), leaves)
         found[f"{name}, deterministic"] = (partial(call, lists, True), leaves)
+    if row.mask.endswith("%"):
+        sizes = {"heads_q": HEADS, "heads_kv": row.heads_kv, "batch": len(lengths), "dim": row.dim}
+        for name, lists in orders_of(blocks).items():
+            plan = least_blocking(lists, **sizes).blocks
+            found[f"{name}, planned, deterministic"] = (partial(call, plan, True), leaves)
     if device == "cuda" and row.dim <= 128 and not row.mask.endswith("%") and imports("flash_attn.cute"):
         for name, deterministic in (("FlashAttention-4", False), ("FlashAttention-4, deterministic", True)):
             found[name] = (partial(flash_4, row, leaves, starts, max(lengths), deterministic), leaves)

@@ -46,7 +46,7 @@ def halve_keys(blocks: BlockSparse, lengths_k: LengthsLike, *, longest: int | No
         words = words.reshape(2 * slots, blocks.tile_m, TILE_N // 32).contiguous()
         partial, full, slot = _by_bits(partial, full, words, mask.slot)
         mask = Bits(words, slot)
-    schedule = _halved_schedule(blocks.schedule, shape.n_blocks)
+    schedule = _halved_schedule(blocks.schedule, shape)
     halved = replace(
         blocks,
         forward=BlockLists(partial.as_list(), full.as_list(), alike=blocks.forward.alike),
@@ -161,13 +161,18 @@ def _with_rows_of(halved: BlockSparse, blocks: BlockSparse, shape: Shape) -> Blo
     return replace(halved, backward=BlockLists(partial.as_list(), full.as_list()), mask=mask, merged=False)
 
 
-def _halved_schedule(schedule: Schedule, n_blocks: int) -> Schedule:
-    """A permutation launches the halves of a block one after the other; its second half may not be there, and then one
-    past a sequence's end comes before others. How many pairs and units it is for stays."""
+def _halved_schedule(schedule: Schedule, shape: Shape) -> Schedule:
+    """A permutation launches the halves of a block one after the other; a second half that is not there comes behind
+    all that are, and with `own_first` so do all halves past their sequence's end. How many pairs and units it is for
+    stays."""
     positions = schedule.positions
     if positions is None:
         return schedule
     half = torch.arange(2, device=positions.device, dtype=torch.int32)
     both = (2 * positions[..., None] + half).flatten(2)
-    last = (both >= n_blocks).to(torch.int32).argsort(dim=-1, stable=True)[..., :n_blocks]
-    return replace(schedule, positions=both.gather(-1, last).contiguous(), own_first=False)
+    if schedule.own_first:
+        past = both >= ceil_div(shape.len_k, TILE_N)[:, None, None]
+    else:
+        past = both >= shape.n_blocks
+    last = past.to(torch.int32).argsort(dim=-1, stable=True)[..., : shape.n_blocks]
+    return replace(schedule, positions=both.expand(len(past), -1, -1).gather(-1, last).contiguous())

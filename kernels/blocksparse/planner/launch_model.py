@@ -3,7 +3,8 @@
 NOTE [launch] All (sequence, unit)s share the slots: the CTAs of so many pairs are launched side by side, then those of
 the next ones, each when a slot is free. So a pair's CTAs do not begin at once, but where those of the pairs before
 end, and an order that lets nobody wait on a share of the slots alone may not do so here. Times of a CTA: NOTE [model]
-of cost_model.py. All units are taken to have the lists of one, which the heads of a launch do have in most cases.
+of cost_model.py. All units are taken to have the lists of one, which the heads of a launch do have in most cases; of
+sequences by length (lists/lpt.py) all units of a sequence those of its first one.
 
 NOTE [memory] Q, dO and the sums of dQ of an m block come from the L2 cache where it still holds them. It is taken to
 hold the last ones that were visited; all others take `miss` of a multiprocessor's share of the memory's time. Waiting
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 
@@ -53,6 +54,15 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class SequenceLaunch:
+    """A sequence of a launch by length. segments: of its first unit; launch: its concurrent pairs, of its units."""
+
+    segments: Segments
+    chosen: LaunchOrder
+    launch: Launch
+
+
+@dataclass(frozen=True)
 class Run:
     """Result of the model: the estimate of the time from start to end, what CTAs spent waiting, and what memory
     needs."""
@@ -68,6 +78,16 @@ class _Row:
 
     tiles: np.ndarray
     ends: np.ndarray
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Concurrent pairs, `pairs` from the one with number `first`: the rows of each one's CTAs, and their order."""
+
+    rows: list[_Row]
+    order: list[int]
+    first: int
+    pairs: int
 
 
 class _Played:
@@ -110,8 +130,8 @@ def run(segments: Segments, chosen: LaunchOrder, launch: Launch, costs: Costs, l
     """NOTE [launch] and NOTE [memory] for an order. O(entries log entries) for each unit. least: a makespan that is
     known; where this one is no less, it may be less than it should be, but not less than that one."""
     units = min(launch.units, GROUPS * launch.side_by_side)
-    rows = [_row(parts, chosen.visits[n], chosen.visit, costs) for n, parts in enumerate(segments)]
-    played = _play(rows, chosen.order, launch, units, costs, tiles_of(segments))
+    groups = _groups(segments, chosen, replace(launch, units=units), costs)
+    played = _play(groups, launch.slots, costs, tiles_of(segments))
     behind = (launch.units - units) / launch.side_by_side
     end, waiting = played.end + behind * played.busy / launch.slots, played.waiting * launch.units / units
     of_miss = costs.miss * launch.units / units / launch.slots
@@ -119,6 +139,19 @@ def run(segments: Segments, chosen: LaunchOrder, launch: Launch, costs: Costs, l
     if of_miss and (least is None or np.hypot(end, memory) < least):
         memory = of_miss * played.missed(launch.held)
     return Run(float(np.hypot(end, memory)), waiting, memory)
+
+
+def run_by_length(sequences: list[SequenceLaunch], costs: Costs) -> Run:
+    """NOTE [launch] and NOTE [memory] for sequences that are launched one after the other, played through to the end.
+    Their launches have the same slots and the same cache."""
+    groups = list[_Group]()
+    for one in sequences:
+        first = groups[-1].first + groups[-1].pairs if groups else 0
+        groups += _groups(one.segments, one.chosen, one.launch, costs, first)
+    launch, tiles = sequences[0].launch, max(tiles_of(one.segments) for one in sequences)
+    played = _play(groups, launch.slots, costs, tiles)
+    memory = costs.miss / launch.slots * played.missed(launch.held)
+    return Run(float(np.hypot(played.end, memory)), played.waiting, memory)
 
 
 def bound(segments: Segments, launch: Launch, costs: Costs) -> float:
@@ -131,15 +164,22 @@ def chosen_again(segments: Segments, known: LaunchOrder, launch: Launch, costs: 
     """A launch order with the visits that a policy chooses for the second group of concurrent pairs, or for the
     first where there is one: its CTAs begin where others end."""
     units = min(launch.units, GROUPS * launch.side_by_side)
-    rows = [_row(parts, known.visits[n], known.visit, costs) for n, parts in enumerate(segments)]
     found: Visits = {}
 
     def choose(n: int, begin: float, released: np.ndarray) -> _Row:
         _, found[n] = visit_row(segments[n], begin, released.copy(), costs, visit)
         return _row(segments[n], found[n], visit, costs)
 
-    _play(rows, known.order, launch, units, costs, tiles_of(segments), choose)
+    groups = _groups(segments, known, replace(launch, units=units), costs)
+    _play(groups, launch.slots, costs, tiles_of(segments), choose)
     return LaunchOrder(known.order, found, visit)
+
+
+def _groups(segments: Segments, chosen: LaunchOrder, launch: Launch, costs: Costs, first: int = 0) -> list[_Group]:
+    """The groups of concurrent pairs of a launch, whose pairs are numbered from `first`."""
+    rows = [_row(parts, chosen.visits[n], chosen.visit, costs) for n, parts in enumerate(segments)]
+    end, step = first + launch.units, launch.side_by_side
+    return [_Group(rows, chosen.order, pair, min(step, end - pair)) for pair in range(first, end, step)]
 
 
 def _row(parts: list[np.ndarray], orders: list[np.ndarray], visit: Order, costs: Costs) -> _Row:
@@ -156,30 +196,29 @@ def _row(parts: list[np.ndarray], orders: list[np.ndarray], visit: Order, costs:
 
 
 def _play(
-    rows: list[_Row],
-    order: list[int],
-    launch: Launch,
-    units: int,
+    groups: list[_Group],
+    slots: int,
     costs: Costs,
     tiles: int,
     choose: Callable[[int, float, np.ndarray], _Row] | None = None,
 ) -> _Played:
-    """The launch of so many units. choose: of the last group of concurrent pairs, makes the row of an n block from the
-    time at which the first pair's CTA begins, and what that pair has released."""
-    played, free = _Played(), [0.0] * launch.slots
+    """The launch of groups of concurrent pairs, one after the other; tiles: m blocks of a pair at most. choose: of the
+    last group, makes the row of an n block from the time at which the first pair's CTA begins, and what that pair has
+    released."""
+    played, free = _Played(), [0.0] * slots
     heapify(free)
-    groups = [range(first, min(first + launch.side_by_side, units)) for first in range(0, units, launch.side_by_side)]
     for group in groups:
-        released = np.zeros((len(group), tiles))
+        released = np.zeros((group.pairs, tiles))
         played.busy = 0.0
-        for n in order:
-            row = rows[n]
-            for first in range(0, len(group), launch.slots):  # as many at a time as there are slots
-                some = slice(first, min(first + launch.slots, len(group)))
+        for n in group.order:
+            row = group.rows[n]
+            for first in range(0, group.pairs, slots):  # as many at a time as there are slots
+                some = slice(first, min(first + slots, group.pairs))
                 begin = np.array([heappop(free) for _ in range(some.stop - some.start)])
                 if choose is not None and group is groups[-1] and first == 0:
                     row = choose(n, float(begin[0]), released[0])
-                ends = _visit(row, released[some], begin + costs.start, costs, played, np.array(group[some]) * tiles)
+                offsets = (group.first + np.arange(some.start, some.stop)) * tiles
+                ends = _visit(row, released[some], begin + costs.start, costs, played, offsets)
                 played.end = max(played.end, float(ends.max()))
                 played.busy += float((ends - begin).sum())
                 for end in ends.tolist():

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels.blocksparse.lists.builder import ceil_div
 from kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, Schedule, permutation, schedule_of
 from kernels.blocksparse.lists.transpose import in_one_list
 from kernels.blocksparse.lists.types import Band, Bits, BlockList, BlockLists, BlockSparse, Intervals
@@ -39,7 +40,15 @@ from kernels.blocksparse.planner.group_split import (
     ordered_concurrent_pairs,
     unit_bytes,
 )
-from kernels.blocksparse.planner.launch_model import Launch, Run, bound, chosen_again, run
+from kernels.blocksparse.planner.launch_model import (
+    Launch,
+    Run,
+    SequenceLaunch,
+    bound,
+    chosen_again,
+    run,
+    run_by_length,
+)
 from kernels.blocksparse.spec.variant import LARGEST_DIM
 
 IN_ONE, PARTIAL_FIRST, AGAIN = ", in one list", ", partial first", ", visits chosen again"
@@ -101,8 +110,8 @@ def least_blocking(
     usual = Sizes.of(blocks, heads_q, heads_kv, batch, dim, slots)
     plans = list[Plan]()
     for sizes in (usual, *_fewer(blocks, usual, costs)):
-        most = ordered_concurrent_pairs(sizes.units, sizes.bytes_of(blocks.m_blocks * blocks.tile_m))
-        for number in (pairs,) if pairs else _numbers_of_pairs(most, sizes.units):
+        most = ordered_concurrent_pairs(sizes.concurrent, sizes.bytes_of(blocks.m_blocks * blocks.tile_m))
+        for number in (pairs,) if pairs else _numbers_of_pairs(most, sizes.concurrent):
             plans.append(_with_pairs(blocks, sizes, number, costs, min((plan.total for plan in plans), default=None)))
     return min(plans, key=lambda plan: round(plan.total, 6))
 
@@ -118,19 +127,19 @@ def _fewer(blocks: BlockSparse, usual: Sizes, costs: Costs) -> list[Sizes]:
     assert blocks.backward is not None
     lists = (blocks.backward.partial, blocks.backward.full)
     entries = sum(int(one.count.sum()) for one in lists) / (lists[0].batch * lists[0].heads)
-    heads_q, n_blocks = usual.group * usual.heads_kv, lists[0].rows
-    work = usual.batch * heads_q * entries * costs.compute / usual.slots
-    needed = usual.fixed(n_blocks, costs)
+    work = usual.batch * usual.group * usual.heads_kv * entries * costs.compute / usual.slots
+    needed = usual.fixed(costs)
     splits = [
         replace(usual, group_split=split) for split in range(1, usual.group_split) if usual.group_split % split == 0
     ]
-    saved = {few: needed - few.fixed(n_blocks, costs) for few in splits if few.units >= LEAST}
+    saved = {few: needed - few.fixed(costs) for few in splits if few.units >= LEAST}
     return [few for few, time in saved.items() if time > WORTH * (work + needed)]
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a problem and of a GPU, and the group split of each KV head."""
+    """Sizes of a problem and of a GPU, and the group split of each KV head. lengths: tiles of keys of each sequence,
+    where these are launched by length (NOTE [sequences by length] of lists/lpt.py); else none."""
 
     heads_kv: int
     group: int
@@ -139,6 +148,8 @@ class Sizes:
     slots: int  # of CTAs, or beyond head dim 128 of two, which have the halves of a tile of keys (lists/halves.py)
     group_split: int
     shared: bool  # lists, by the heads
+    n_blocks: int
+    lengths: tuple[int, ...]
 
     @classmethod
     def of(cls, blocks: BlockSparse, heads_q: int, heads_kv: int, batch: int, dim: int, slots: int) -> Sizes:
@@ -154,9 +165,12 @@ class Sizes:
             raise ValueError(f"slots: needs a positive number, got {slots}")
         batch = max(batch, lists.batch)
         halves = 2 if dim > LARGEST_DIM[128] and blocks.tile_n == 128 else 1
-        group_split = choose_group_split(batch, heads_q, heads_kv, blocks.m_blocks, halves * lists.rows, True)
+        lengths = _lengths(blocks, batch)
+        alike = ceil_div(sum(lengths), 2 * lists.rows) if lengths else batch  # as `group_split_of` of the launcher
+        group_split = choose_group_split(alike, heads_q, heads_kv, blocks.m_blocks, halves * lists.rows, True)
         slots = max(1, slots // halves)
-        return cls(heads_kv, heads_q // heads_kv, batch, dim, slots, group_split, lists.heads == 1)
+        shared = lists.heads == 1
+        return cls(heads_kv, heads_q // heads_kv, batch, dim, slots, group_split, shared, lists.rows, lengths)
 
     @property
     def heads_of_unit(self) -> int:
@@ -173,22 +187,51 @@ class Sizes:
         """(sequence, unit) pairs."""
         return self.batch * self.heads_kv * self.group_split
 
+    @property
+    def concurrent(self) -> int:
+        """(sequence, unit) pairs that may be concurrent: by length those of one sequence."""
+        return self.units // self.batch if self.lengths else self.units
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of keys of all units."""
+        return self.heads_kv * self.group_split * (sum(self.lengths) if self.lengths else self.batch * self.n_blocks)
+
     def bytes_of(self, rows: int) -> int:
         """Bytes of the cache that so many rows of a unit's queries take."""
         return unit_bytes(rows, self.heads_of_unit, self.dim)
 
-    def fixed(self, n_blocks: int, costs: Costs) -> float:
+    def fixed(self, costs: Costs) -> float:
         """Time for starting CTAs and for summing up what they leave."""
-        return self.units * n_blocks * (costs.start / self.slots + (costs.sums if self.group_split > 1 else 0.0))
+        return self.tiles * costs.start / self.slots + self.sums(costs)
 
-    def sums(self, n_blocks: int, costs: Costs) -> float:
+    def sums(self, costs: Costs) -> float:
         """Time for summing up what CTAs leave."""
-        return self.units * n_blocks * costs.sums if self.group_split > 1 else 0.0
+        return self.tiles * costs.sums if self.group_split > 1 else 0.0
 
-    def launch(self, blocks: BlockSparse, pairs: int) -> Launch:
-        """The launch with so many concurrent pairs, of CTAs that an order is computed for."""
+    def launch(self, blocks: BlockSparse, pairs: int, sequence: int) -> Launch:
+        """The launch with so many concurrent pairs, of CTAs that an order is computed for: of all sequences, taken to
+        be as this one. By length, as many pairs more of a sequence as it is shorter than the longest."""
+        if self.lengths:
+            pairs = min(pairs * self.n_blocks // max(self.lengths[sequence], 1), self.concurrent)
         units = max(1, self.units * self.heads_of_unit // self.heads_of_cta)
         return Launch(self.slots, pairs, units, max(1, L2_BYTES // unit_bytes(blocks.tile_m, 1, self.dim)))
+
+    def by_length(self) -> list[int]:
+        """The sequences as they are launched by length."""
+        return sorted(range(len(self.lengths)), key=lambda sequence: -self.lengths[sequence])
+
+
+def _lengths(blocks: BlockSparse, batch: int) -> tuple[int, ...]:
+    """Tiles of keys of each sequence where these are launched by length, as launch/by_length.py has it; else none. Only
+    where each has lists of its own: an order of n blocks fits one length."""
+    assert blocks.backward is not None
+    order = None if blocks.lpt is None else blocks.lpt.keys
+    if order is None or not 1 < batch == blocks.backward.partial.batch == order.sequence.numel():
+        return ()
+    lengths = torch.empty(batch, dtype=torch.int64)
+    lengths[order.sequence.cpu().long()] = order.start.cpu().long().diff()
+    return tuple(lengths.tolist()) if lengths.sum() < batch * blocks.backward.rows else ()
 
 
 def _with_pairs(blocks: BlockSparse, sizes: Sizes, pairs: int, costs: Costs, least: float | None) -> Plan:
@@ -200,7 +243,7 @@ def _with_pairs(blocks: BlockSparse, sizes: Sizes, pairs: int, costs: Costs, lea
     if isinstance(blocks.mask, Intervals | Band):
         ways[IN_ONE] = replace(in_one_list(blocks), merged=False)
     plans = {way: _planned(lists, sizes, pairs, costs, least) for way, lists in ways.items()}
-    way = min(plans, key=lambda way: round(plans[way].makespan, 6))
+    way = min(plans, key=lambda way: round(plans[way].total, 6))
     estimates = {name + way: time for way, plan in plans.items() for name, time in plan.estimates.items()}
     chosen = tuple(name + way for name in plans[way].chosen)
     return replace(plans[way], bound=plans[""].bound, estimates=estimates, chosen=chosen)
@@ -211,20 +254,27 @@ def _planned(blocks: BlockSparse, sizes: Sizes, pairs: int, costs: Costs, least_
     assert blocks.backward is not None
     lists = (blocks.backward.partial, blocks.backward.full)
     batch, heads = lists[0].batch, 1 if lists[0].heads == 1 else sizes.heads_kv
-    launch = sizes.launch(blocks, pairs)
     estimates: dict[str, float] = {}
-    found, chosen, least, makespan = list[LaunchOrder](), list[str](), 0.0, 0.0
-    known = None if least_total is None or batch * heads > 1 else least_total - sizes.sums(lists[0].rows, costs)
-    for segments in segments_of(blocks, heads, sizes.heads_of_cta):
+    found, launches, chosen, least, makespan = list[LaunchOrder](), list[SequenceLaunch](), list[str](), 0.0, 0.0
+    known = None if least_total is None or batch * heads > 1 else least_total - sizes.sums(costs)
+    for number, segments in enumerate(segments_of(blocks, heads, sizes.heads_of_cta)):
+        sequence = number // heads
+        segments = segments[: sizes.lengths[sequence]] if sizes.lengths else segments
+        launch = sizes.launch(blocks, pairs, sequence)
         name, order, times = _best(segments, launch, costs, blocks.merged, known)
-        found.append(order)
+        past_end = list(range(len(segments), lists[0].rows))
+        found.append(order._replace(order=order.order + past_end))
+        launches.append(SequenceLaunch(segments, order, replace(launch, units=launch.units // batch)))
         chosen.append(name)
         least += bound(segments, launch, costs)
         makespan += times[name]
         for policy, time in times.items():
             estimates[policy] = estimates.get(policy, 0.0) + time
-    total = makespan / max(len(chosen), 1) + sizes.sums(lists[0].rows, costs)
-    planned = under(blocks, found, heads, pairs, sizes.group_split)
+    total = makespan / max(len(chosen), 1)
+    if sizes.lengths:
+        total = run_by_length([launches[sequence * heads] for sequence in sizes.by_length()], costs).makespan
+    planned = under(blocks, found, heads, pairs, sizes.group_split, own_first=bool(sizes.lengths))
+    total += sizes.sums(costs)
     return Plan(planned, makespan, least, estimates, tuple(chosen), pairs, sizes.group_split, total)
 
 
@@ -245,8 +295,11 @@ def _heads_of(blocks: BlockSparse, head: int, heads: int, heads_of_cta: int) -> 
     return [first + g * (blocks.backward.partial.heads > 1) for g in range(heads_of_cta)]
 
 
-def under(blocks: BlockSparse, found: list[LaunchOrder], heads: int, pairs: int, group_split: int) -> BlockSparse:
-    """The lists and their schedule under orders, one for each that `segments_of` makes."""
+def under(
+    blocks: BlockSparse, found: list[LaunchOrder], heads: int, pairs: int, group_split: int, own_first: bool = False
+) -> BlockSparse:
+    """The lists and their schedule under orders, one for each that `segments_of` makes; own_first: as `Schedule` has
+    it."""
     assert blocks.backward is not None
     lists = (blocks.backward.partial, blocks.backward.full)
     positions = np.zeros((lists[0].batch, heads, lists[0].rows), dtype=np.int32)
@@ -262,7 +315,7 @@ def under(blocks: BlockSparse, found: list[LaunchOrder], heads: int, pairs: int,
     ladder = np.arange(lists[0].rows)
     alike = next((simple[i] for i, o in enumerate((ladder, ladder[::-1])) if (positions == o).all()), None)
     order_of_all = alike or permutation(torch.from_numpy(positions).to(blocks.device))
-    return with_order(arranged, replace(order_of_all, pairs=pairs, group_split=group_split))
+    return with_order(arranged, replace(order_of_all, pairs=pairs, group_split=group_split, own_first=own_first))
 
 
 def _best(
@@ -318,7 +371,7 @@ def estimate(
     order = schedule.launch_order(blocks.backward.rows, "cpu")[0, 0].tolist()
     as_they_are = {n: [np.arange(len(part)) for part in parts] for n, parts in enumerate(segments)}
     chosen = LaunchOrder(order, as_they_are, merged if blocks.merged else as_listed)
-    return run(segments, chosen, sizes.launch(blocks, pairs), costs or costs_of(dim))
+    return run(segments, chosen, sizes.launch(blocks, pairs, 0), costs or costs_of(dim))
 
 
 def _rows(blocks: BlockList) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

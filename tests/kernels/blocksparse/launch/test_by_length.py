@@ -34,6 +34,7 @@ from kernels.blocksparse.lists.validate.contents import check_contents
 from kernels.blocksparse.lists.validate.shapes import Sizes, check_shapes
 from kernels.blocksparse.lists.write_order import with_order
 from kernels.blocksparse.ops import flatten, unflatten
+from kernels.blocksparse.planner.planner import least_blocking
 from kernels.blocksparse.spec.signature import ordered
 from oracles.dq_visits import Visits, by_sequences, launch_visits
 from oracles.semaphore_order import predict
@@ -119,8 +120,12 @@ def test_lists_that_halves_are_made_of_keep_an_order():
     halved = halve_keys(blocks, torch.tensor(LENGTHS))
     assert halved.lpt.queries is blocks.lpt.queries
     assert halved.lpt.keys.start.tolist() == [0, 6, 10, 12, 13, 13]
-    of_grid = halve_keys(from_grid(torch.ones(5, 1, 3, 3, dtype=torch.bool), LENGTHS, LENGTHS), torch.tensor(LENGTHS))
-    assert not of_grid.schedule.own_first  # the second half of a last block is past the end, between others
+    for batch in (5, 1):
+        whole = from_grid(torch.ones(batch, 1, 3, 3, dtype=torch.bool), LENGTHS, LENGTHS)
+        of_grid = halve_keys(whole, torch.tensor(LENGTHS))
+        assert of_grid.schedule.own_first and order_of_keys(rows(), of_grid).start.tolist() == [0, 6, 10, 12, 13, 13]
+        lengths = torch.tensor(LENGTHS)
+        check_contents(of_grid, Sizes(5, 4, 2, 330, 330, lengths, lengths))
 
 
 def test_they_travel_with_the_lists():
@@ -172,6 +177,15 @@ def test_a_schedule_says_wrongly_that_own_blocks_come_first():
         check_contents(with_order(blocks, mixed), Sizes(5, 4, 2, 330, 330, lengths, lengths))
 
 
+def planned(blocks: BlockSparse, pairs: int) -> BlockSparse:
+    """Under the order of `least_blocking`, of 4 query heads on 2 KV heads."""
+    plan = least_blocking(blocks, heads_q=4, heads_kv=2, batch=len(LENGTHS), slots=3, pairs=pairs)
+    assert plan.blocks.schedule.own_first
+    lengths = torch.tensor(LENGTHS)
+    check_contents(plan.blocks, Sizes(5, 4, 2, 330, 330, lengths, lengths))
+    return plan.blocks
+
+
 def visits_of(blocks: BlockSparse, heads: tuple[int, int], pairs: int, group_split: int) -> Visits:
     """The visits of all CTAs of a launch by length."""
     partial, full, order = blocks.backward.partial, blocks.backward.full, blocks.order
@@ -193,7 +207,7 @@ def visits_of(blocks: BlockSparse, heads: tuple[int, int], pairs: int, group_spl
 
 
 @pytest.mark.parametrize("pairs", [1, 2, 3])
-@pytest.mark.parametrize("mask", ["causal", "window", "full", "random"])
+@pytest.mark.parametrize("mask", ["causal", "window", "full", "random", "random, planned", "causal, planned"])
 def test_ranks_follow_the_launch_order(mask, pairs):
     """So the launch ends with any number of resident CTAs, and each tile's ranks are 0 … c - 1 as CTAs are launched."""
     blocks = {
@@ -201,6 +215,8 @@ def test_ranks_follow_the_launch_order(mask, pairs):
         "window": lambda: window(LENGTHS, LENGTHS, left=90, **TILES),
         "full": lambda: dense(LENGTHS, LENGTHS, **TILES),
         "random": grid,
+        "random, planned": lambda: planned(grid(heads=4), pairs),
+        "causal, planned": lambda: planned(causal(LENGTHS, LENGTHS, **TILES), pairs),
     }[mask]()
     visits = visits_of(blocks, (4, 2), pairs, 2 if pairs == 2 else 1)
     ranks: dict[int, list[int]] = {}
@@ -268,6 +284,29 @@ def test_gradients_and_bits(name):
             first = first or out
             if one.deterministic:
                 assert all(map(torch.equal, first.values(), out.values()))
+
+
+PLANNED = {
+    "mma.sync": ((4, 2), {**TILES}),
+    "transposed": ((2, 1), {"tile_m": 128, "tile_n": 128, "products": "wgmma"}),
+    "wgmma, halves of 128 keys": ((2, 2), {"dim": 256, "tile_m": 128, "tile_n": 128, "products": "wgmma"}),
+}
+
+
+@pytest.mark.parametrize("name", [nightly_unless("halves" not in name, name) for name in PLANNED])
+def test_gradients_and_bits_under_a_planned_order(name):
+    """Sequences are launched by length under an order of `least_blocking`, also where lists of 128 keys are halved."""
+    heads, options = PLANNED[name]
+    case = make(Spec(LENGTHS, LENGTHS, *heads, mask="random", packed=True, deterministic=True, **options))
+    sizes = {"heads_q": heads[0], "heads_kv": heads[1], "batch": len(LENGTHS)}
+    blocks = least_blocking(case.blocks, **sizes, dim=case.spec.dim, slots=5).blocks
+    if "halves" in name:
+        blocks = halve_keys(blocks, torch.tensor(LENGTHS))
+    case = replace(case, blocks=blocks)
+    assert blocks.schedule.own_first and order_of_keys(case.operands["k"], blocks) is not None
+    results = [emulated(case, resident, warps) for resident, warps in ((3, "in_order"), (1, "random"), (7, "random"))]
+    assert max(errors(case, results[0]).values()) <= 1, errors(case, results[0])
+    assert all(torch.equal(results[0][key], other[key]) for other in results for key in other)
 
 
 FORWARD = {
