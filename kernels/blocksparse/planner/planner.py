@@ -257,9 +257,9 @@ def _planned(blocks: BlockSparse, sizes: Sizes, pairs: int, costs: Costs, least_
     estimates: dict[str, float] = {}
     found, launches, chosen, least, makespan = list[LaunchOrder](), list[SequenceLaunch](), list[str](), 0.0, 0.0
     known = None if least_total is None or batch * heads > 1 else least_total - sizes.sums(costs)
-    for number, segments in enumerate(segments_of(blocks, heads, sizes.heads_of_cta)):
+    for number, of_rows in enumerate(segments_of(blocks, heads, sizes.heads_of_cta)):
         sequence = number // heads
-        segments = segments[: sizes.lengths[sequence]] if sizes.lengths else segments
+        segments = of_rows[: sizes.lengths[sequence]] if sizes.lengths else of_rows
         launch = sizes.launch(blocks, pairs, sequence)
         name, order, times = _best(segments, launch, costs, blocks.merged, known)
         past_end = list(range(len(segments), lists[0].rows))
