@@ -77,6 +77,7 @@ class Forward:
         order_sequence, order_start   `SequenceOrder` of common/sequence_order.py, of tiles of queries; null: none
         resident, tile_counter   persistent CTAs, and where they take the numbers of further tiles from: int32, 0 before
                        the launch, not read where each tile has a CTA
+        first_split, split_parts, split_sums, split_arrivals   `SplitTiles` of split_kv.py
         scale, cap     positive
         """
         a = arguments
@@ -98,7 +99,7 @@ class Forward:
             (a.batch, a.heads_q, a.heads_kv, a.m_blocks),
             a.dim,
             order_of(a),
-            (a.resident, a.tile_counter),
+            self.persistent(a),
             to_tanh,
             to_log2,
         ).launch(
@@ -110,6 +111,10 @@ class Forward:
             # said, so that a build need not ask a driver how much a multiprocessor has
             preferred_smem_carveout=100 if self.tuning.ctas > 1 else None,
         )
+
+    def persistent(self, arguments) -> tuple:
+        """(resident, tile_counter), as the kernel takes them."""
+        return arguments.resident, arguments.tile_counter
 
     def operand(self, arguments, name: str) -> Operand:
         """The tensor of that name, as the kernel takes it."""

@@ -29,14 +29,16 @@ from kernels.blocksparse.common.buffers import Buffers
 from kernels.blocksparse.common.clusters import ALONE, Cluster
 from kernels.blocksparse.common.list_reader import BlockList, Sequence, TileIterator, sequence
 from kernels.blocksparse.common.tile_counter import take_tile_number
+from kernels.blocksparse.forward.split_kv import SplitTiles, entries_of, numbers_of, tile_of
 from kernels.blocksparse.forward.tile_order import place_of, tiles_of
 
 TILE_STAGES = 2  # of announced tiles
-INTS, LONGS = 9, 2  # of an announced tile
+INTS, LONGS = 10, 2  # of an announced tile
 
 
 class Tile(NamedTuple):
-    """A query tile, as announced: where it is, its sequences and the blocks that are listed for it."""
+    """A query tile, as announced: where it is, its sequences and the blocks that are listed for it; or a part of one,
+    split: NOTE [split tiles] of split_kv.py, its number among all parts, and -1 of a whole tile."""
 
     batch: Int32
     head: Int32
@@ -44,6 +46,7 @@ class Tile(NamedTuple):
     queries: Sequence
     keys: Sequence
     tile_iterator: TileIterator
+    split: Int32
 
 
 class TilePipeline(NamedTuple):
@@ -72,6 +75,7 @@ def announce(
     problem,
     persistent,
     cluster: Cluster = ALONE,
+    splits: SplitTiles | None = None,
 ) -> Int32:
     """One lane: the tile of this number, or of the first later number that has rows, becomes the CTA's `count`-th.
     Returns its number.
@@ -79,20 +83,23 @@ def announce(
     problem     shape, order and lists as the kernel has them, then (begin, length) of queries and of keys
     persistent  (CTAs, tile counter)
     cluster     numbers are of its tiles together, NOTE [tiles of a cluster]
+    splits      tiles of which numbers are parts; None: of none
     """
     shape, order, lists, queries, keys = problem
     resident, tile_counter = persistent
     ctas, rank = cluster
     shape = (*shape[:3], (shape[3] + ctas - 1) // ctas)
-    tiles = tiles_of(shape, order)
+    numbers = numbers_of(tiles_of(shape, order), splits)
     batch, head, m_block, length = Int32(-1), Int32(0), Int32(0), Int32(0)
-    if number < tiles:
-        batch, head, m_block = place_of(number, shape, order)
+    tile, split = tile_of(number, splits)
+    if number < numbers:
+        batch, head, m_block = place_of(tile, shape, order)
         length = sequence(queries, batch).length
-    while (number < tiles) & (m_block * ctas * tile_m >= length):
-        number, batch = next_number(resident, tile_counter, tiles, number, cluster), Int32(-1)
-        if number < tiles:
-            batch, head, m_block = place_of(number, shape, order)
+    while (number < numbers) & (m_block * ctas * tile_m >= length):
+        number, batch = next_number(resident, tile_counter, numbers, number, cluster), Int32(-1)
+        tile, split = tile_of(number, splits)
+        if number < numbers:
+            batch, head, m_block = place_of(tile, shape, order)
             length = sequence(queries, batch).length
     slot, ints, longs = count % TILE_STAGES, tile_pipeline.ints, tile_pipeline.longs
     buffers.wait_empty(tile_pipeline.barriers, count)
@@ -102,10 +109,16 @@ def announce(
         n_partial, first = lists[0].row(batch, head, m_block * ctas)
         n_full, first_full = lists[1].row(batch, head, m_block * ctas)
         seq_q, seq_k = sequence(queries, batch), sequence(keys, batch)
-    values = (batch, head, m_block * ctas + rank, *seq_q, *seq_k, n_partial, n_partial + n_full)
-    for i in cutlass.range_constexpr(INTS):
+    first_full, entries = first_full - n_partial, n_partial + n_full
+    values = (batch, head, m_block * ctas + rank, *seq_q, *seq_k, n_partial, entries)
+    if cutlass.const_expr(splits is not None):
+        first_entry, end = entries_of(split, entries, splits)
+        first, first_full, entries = first + first_entry, first_full + first_entry, end - first_entry
+        n_partial = cutlass.min(cutlass.max(n_partial - first_entry, 0), entries)
+        values = (*values[:-2], n_partial, entries, split)
+    for i in cutlass.range_constexpr(len(values)):
         ints[i, slot] = values[i]
-    longs[0, slot], longs[1, slot] = first, first_full - n_partial
+    longs[0, slot], longs[1, slot] = first, first_full
     cute.arch.mbarrier_arrive(tile_pipeline.barriers.full + slot)
     return number
 
@@ -125,19 +138,31 @@ def next_number(
 
 
 @cute.jit
-def take(tile_pipeline: TilePipeline, count: Int32, lists: tuple[BlockList, BlockList]) -> Tile:
-    """A warp: the CTA's `count`-th tile, as soon as it has been announced."""
+def take(
+    tile_pipeline: TilePipeline,
+    count: Int32,
+    lists: tuple[BlockList, BlockList],
+    splits: cutlass.Constexpr = False,
+) -> Tile:
+    """A warp: the CTA's `count`-th tile, as soon as it has been announced. splits: it may be a part of one."""
     buffers.wait_full(tile_pipeline.barriers, count)
-    return read_tile(tile_pipeline, count, lists)
+    return read_tile(tile_pipeline, count, lists, splits)
 
 
 @cute.jit
-def read_tile(tile_pipeline: TilePipeline, count: Int32, lists: tuple[BlockList, BlockList]) -> Tile:
-    """A warp: the CTA's `count`-th tile, which has been announced; it releases the stage that has it."""
+def read_tile(
+    tile_pipeline: TilePipeline,
+    count: Int32,
+    lists: tuple[BlockList, BlockList],
+    splits: cutlass.Constexpr = False,
+) -> Tile:
+    """A warp: the CTA's `count`-th tile, which has been announced; it releases the stage that has it. splits: as of
+    `take`."""
     slot = count % TILE_STAGES
-    ints = [cute.arch.make_warp_uniform(tile_pipeline.ints[i, slot]) for i in range(INTS)]
+    ints = [cute.arch.make_warp_uniform(tile_pipeline.ints[i, slot]) for i in range(INTS if splits else INTS - 1)]
     first, first_full = Int64(tile_pipeline.longs[0, slot]), Int64(tile_pipeline.longs[1, slot])
     buffers.release(tile_pipeline.barriers, count)
-    batch, head, m_block, *sequences, n_partial, entries = ints
+    batch, head, m_block, *sequences, n_partial, entries = ints[: INTS - 1]
     tile_iterator = TileIterator(lists[0].index + first, lists[1].index + first_full, first, n_partial, entries)
-    return Tile(batch, head, m_block, Sequence(*sequences[:2]), Sequence(*sequences[2:]), tile_iterator)
+    split = ints[-1] if splits else Int32(-1)
+    return Tile(batch, head, m_block, Sequence(*sequences[:2]), Sequence(*sequences[2:]), tile_iterator, split)

@@ -17,7 +17,9 @@ from torch import Tensor
 
 from kernels.blocksparse.compile.runtime import arch_of, launch
 from kernels.blocksparse.compile.supported import forward_tuning
+from kernels.blocksparse.forward.hopper.tuning import ROWS
 from kernels.blocksparse.launch.by_length import order_of_queries, order_values, tiles_to_launch
+from kernels.blocksparse.launch.split_kv import SplitSums, split_sums
 from kernels.blocksparse.lists.lpt import even_share
 from kernels.blocksparse.lists.types import Band, Bits, BlockList, BlockMask, BlockSparse, Intervals
 from kernels.blocksparse.spec.injection import NO_HOST_INJECTION, HostInjection
@@ -117,8 +119,13 @@ def forward(
     variant = for_operands(forward_variant(q, blocks, softcap, tuning, products), q, k, v, o)
     resident = resident_ctas(variant, q) if resident is None else resident
     cluster = cluster_size(variant)
-    few = resident is None or tiles_of_queries(q, blocks, sequences.batch) <= resident
-    tile_counter = None if few or cluster > 1 else torch.zeros(1, dtype=torch.int32, device=q.device)
+    tiles = tiles_of_queries(q, blocks, sequences.batch)
+    split = None
+    if resident is not None:
+        split = split_sums(variant, tiles, resident, -(-k.shape[-3] // blocks.tile_n), q.device)
+    tile_counter = None if split is None else split.tile_counter
+    if split is None and not (resident is None or tiles <= resident or cluster > 1):
+        tile_counter = torch.zeros(1, dtype=torch.int32, device=q.device)
     values = forward_values(
         *(q, k, v, o, lse, sequences, blocks),
         scale=scale,
@@ -126,6 +133,7 @@ def forward(
         resident=resident,
         tile_counter=tile_counter,
         cluster=cluster,
+        split=split,
     )
     if values:
         launch(host.kernel(variant, values), q.device, host.changed(variant, values), injection)
@@ -177,6 +185,8 @@ def forward_variant(
         products = forward_products(arch_of(q.device), blocks.tile_m) if q.device.type == "cuda" else "mma"
     if not tuning and shares_loads(q, blocks, products):
         tuning = (("cluster", 2),)
+    elif not tuning and is_full(q, blocks, products) and blocks.tile_m > ROWS:
+        tuning = (("splits", 1),)
     return _forward_variant(
         str(q.dtype).removeprefix("torch."),
         q.shape[-1],
@@ -193,13 +203,17 @@ def shares_loads(q: Tensor, blocks: BlockSparse, products: str) -> bool:
     """True where two CTAs load K and V for each other: of a full mask, whose query tiles look at the same keys, and at
     head dims where that is faster (docs/performance/log.md). A last tile that has no other is then half of a pair."""
     return (
-        (products, blocks.tile_m, blocks.mask) == ("wgmma", 128, None)
+        is_full(q, blocks, products)
+        and blocks.tile_m == 128
         and padded_dim(q.shape[-1]) in CLUSTER_DIMS
-        and blocks.forward.alike
-        and q.dim() == 4
-        and blocks.forward.full.count.shape[0] == 1  # sequences are equally long too
         and (blocks.m_blocks % 2 == 0 or blocks.m_blocks >= MANY_TILES)
     )
+
+
+def is_full(q: Tensor, blocks: BlockSparse, products: str) -> bool:
+    """True for a full mask of equally long sequences on Hopper: all tiles of queries take as long."""
+    lists = blocks.forward
+    return (products, blocks.mask, q.dim()) == ("wgmma", None, 4) and lists.alike and lists.full.count.shape[0] == 1
 
 
 @lru_cache(1024)
@@ -222,7 +236,7 @@ def for_operands(variant: Variant, *operands: Tensor) -> Variant:
     """The kernel for these tensors: without TMA where a tensor map cannot describe one of them."""
     if variant.products == "mma" or all(map(mappable, operands)):
         return variant
-    without = tuple(pair for pair in variant.tuning if pair[0] != "cluster")  # whose loads are by TMA
+    without = tuple(pair for pair in variant.tuning if pair[0] not in ("cluster", "splits"))  # which load by TMA
     return replace(variant, tuning=without).with_tuning(tma=0)
 
 
@@ -240,11 +254,13 @@ def forward_values(
     resident: int | None = None,
     tile_counter: Tensor | None = None,
     cluster: int = 1,
+    split: SplitSums | None = None,
 ) -> Values:
     """The values of signature.FORWARD; none where there is nothing to launch.
 
     resident, tile_counter   CTAs to launch of a persistent kernel, and an int32 that is 0; None: a CTA for each tile
     cluster                  CTAs of a cluster, `cluster_size`, of which `resident` is a multiple: they need no counter
+    split                    tiles that are split, with its own tile counter; None: none are
     """
     for name, x in (("q", q), ("k", k), ("v", v), ("o", o)):
         if not fits(x):
@@ -256,6 +272,11 @@ def forward_values(
     ctas = tiles_of_queries(q, blocks, batch)
     if cluster > 1:
         ctas = batch * heads_q * -(-m_blocks // cluster) * cluster
+    of_split: Values = {"first_split": ctas, "split_parts": 1, "split_sums": 0, "split_arrivals": 0}
+    if split is not None:
+        of_split = {"first_split": split.split.first, "split_parts": split.split.parts}
+        of_split |= {"split_sums": split.sums, "split_arrivals": split.arrivals}
+        ctas = split.numbers
     if ctas > INT32_MAX:
         raise ValueError(f"q: {ctas} tiles (batch × heads × m_blocks) are too many for one launch")
     if ctas == 0:
@@ -273,6 +294,7 @@ def forward_values(
         "heads_kv": heads_kv,
         "m_blocks": m_blocks,
         "dim": q.shape[-1],
+        **of_split,
         "resident": ctas if resident is None or (tile_counter is None and cluster == 1) else min(resident, ctas),
         "scale": scale,
         "cap": 0.0 if softcap is None else softcap,

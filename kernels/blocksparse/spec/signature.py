@@ -54,6 +54,7 @@ FORWARD: Signature = (
     *_lists(),
     *_MASK,
     *_named("*int32", "positions order_sequence order_start tile_counter"),
+    *(("split_sums", "*float32"), ("split_arrivals", "*int32")),
     *_strides("q k v o"),
     *_named("int64", "lse_stride_batch lse_stride_head"),
     *_named("int64", "partial_stride_batch partial_stride_head full_stride_batch full_stride_head"),
@@ -61,6 +62,7 @@ FORWARD: Signature = (
     *_named("int64", "positions_stride_batch positions_stride_head"),
     *_named("int32", "n_func band_stride band_left band_right"),
     *_named("int32", "batch heads_q heads_kv m_blocks dim schedule l2_head_section resident"),
+    *_named("int32", "first_split split_parts"),
     *_named("float32", "scale cap"),
 )
 

@@ -7,6 +7,8 @@ CTA takes, NOTE [buffers] of forward/loads.py how loads and products meet, NOTE 
 may be touched when.
 """
 
+from typing import NamedTuple
+
 import cutlass
 from cutlass import Boolean, Float32, Int32, Int64, cute
 from cutlass.cute.nvgpu import warp
@@ -22,12 +24,27 @@ from kernels.blocksparse.common.tma_loads import BulkOperand, TileLoads
 from kernels.blocksparse.forward import loads, tile_scheduler
 from kernels.blocksparse.forward.hopper import wgmma as products
 from kernels.blocksparse.forward.hopper.mainloop import multiply_steps
+from kernels.blocksparse.forward.split_kv import Part, SplitTiles, combine, numbers_of
 from kernels.blocksparse.forward.hopper.tuning import ROWS, WARPGROUP, hopper_tuning
 from kernels.blocksparse.forward.kernel import Forward
 from kernels.blocksparse.forward.mainloop import Work
 from kernels.blocksparse.forward.tile_order import Order
 from kernels.blocksparse.forward.tile_scheduler import Tile
 from kernels.blocksparse.spec.variant import NO_INJECTION, OF_CLUSTERS, OF_TMA, Injection, Variant
+
+
+class Result(NamedTuple):
+    """What a multiplying warpgroup has computed of its rows, and where it goes."""
+
+    acc_o: cute.Tensor
+    row_ref: cute.Tensor
+    row_sum: cute.Tensor
+    mask_rows: products.AccumulatorRows
+    mma_o: cute.TiledMma
+    rows_left: Int32
+    to_log2: Float32
+    o: tuple[cute.Pointer, Int64]
+    lse_row: cute.Pointer
 
 
 class HopperForward(Forward):
@@ -49,6 +66,13 @@ class HopperForward(Forward):
         self.expected_bytes = injection.pick("expected_bytes", tma_loads.expected_bytes)
         self.fence_shared = injection.pick("fence_shared", cute.arch.fence_view_async_shared)
 
+    def persistent(self, arguments) -> tuple:
+        """See Forward; with the tiles that are split, where any may be."""
+        a, found = arguments, super().persistent(arguments)
+        if not self.tuning.splits:
+            return found
+        return *found, SplitTiles(a.first_split, a.split_parts, a.split_sums, a.split_arrivals)
+
     def operand(self, arguments, name: str) -> Operand | BulkOperand:
         """See Forward; what is loaded by TMA with its tensor map."""
         a, variant = arguments, self.variant
@@ -61,7 +85,8 @@ class HopperForward(Forward):
         return tma_loads.bulk_operand(found, shared, heads, a.batch, a.dim, ctas=ctas)
 
     def shared_memory(self) -> tuple[cute.Pointer, ...]:
-        """The tiles of Q, later O; the stages of K; the stages of V; the barriers; places of K; announced tiles."""
+        """The tiles of Q, later O; the stages of K; the stages of V; the barriers; places of K; announced tiles; where
+        any may be split, whether a warpgroup was the last of a tile's parts."""
         memory, tuning, variant = SmemAllocator(), self.tuning, self.variant
         tile = tuning.stages * tuning.step * variant.dim_padded
         size_q = tuning.tiles * variant.tile_m * variant.dim_padded
@@ -74,6 +99,7 @@ class HopperForward(Forward):
             memory.allocate_array(Int32, 2 * tuning.stages, byte_alignment=4),
             memory.allocate_array(Int32, tile_scheduler.INTS * tile_scheduler.TILE_STAGES, byte_alignment=4),
             memory.allocate_array(Int64, tile_scheduler.LONGS * tile_scheduler.TILE_STAGES, byte_alignment=8),
+            memory.allocate_array(Int32, tuning.warpgroups(variant), byte_alignment=4) if tuning.splits else None,
         )
 
     @cute.kernel
@@ -100,7 +126,9 @@ class HopperForward(Forward):
         stages, groups = tuning.stages, tuning.warpgroups(variant)
         thread, _, _ = cute.arch.thread_idx()
         warp_index = cute.arch.make_warp_uniform(thread // 32)
-        sQ, sK, sV, barriers, places, ints, longs = self.shared_memory()
+        sQ, sK, sV, barriers, places, ints, longs, last = self.shared_memory()
+        (resident, tile_counter), splits = persistent[:2], persistent[2] if tuning.splits else None
+        persistent = resident, tile_counter
         of_q, of_tiles = barriers + 4 * stages, barriers + 4 * stages + 2 * tuning.tiles * groups
         if thread == 0:
             buffers.initialise(barriers, 2, stages, groups * 4 * tuning.cluster)
@@ -122,6 +150,8 @@ class HopperForward(Forward):
             buffers_q=of_q,
             buffers_k=Buffers(barriers, stages, tuning.cluster),
             buffers_v=Buffers(barriers + 2 * stages, stages, tuning.cluster),
+            splits=splits,
+            sLast=cute.make_tensor(last, cute.make_layout(groups)) if tuning.splits else None,
         )
         if warp_index < 4:
             if cutlass.const_expr(tuning.registers):
@@ -207,22 +237,22 @@ class HopperForward(Forward):
         if cutlass.const_expr(role == "announce"):
             if announces:
                 number = tile_scheduler.announce(
-                    common.tile_pipeline, count, number, tile_m, problem, persistent, cluster
+                    common.tile_pipeline, count, number, tile_m, problem, persistent, cluster, common.splits
                 )
             # the other lanes wait for the announcement only after it, here and below
             cute.arch.sync_warp()
         while more:
-            tile = tile_scheduler.take(common.tile_pipeline, count, common.lists)
+            tile = tile_scheduler.take(common.tile_pipeline, count, common.lists, bool(self.tuning.splits))
             more = tile.batch >= 0
             if more:
                 if cutlass.const_expr(role == "announce"):
                     if cutlass.const_expr(self.tuning.lead):
                         cute.arch.barrier(barrier_id=self.next_due(), number_of_threads=64)
                     if announces:
-                        total = tile_scheduler.tiles_of(*problem[:2])
+                        total = numbers_of(tile_scheduler.tiles_of(*problem[:2]), common.splits)
                         number = tile_scheduler.next_number(*persistent, total, number, cluster)
                         number = tile_scheduler.announce(
-                            common.tile_pipeline, count + 1, number, tile_m, problem, persistent, cluster
+                            common.tile_pipeline, count + 1, number, tile_m, problem, persistent, cluster, common.splits
                         )
                     cute.arch.sync_warp()
                 elif cutlass.const_expr(role == "q"):
@@ -289,7 +319,7 @@ class HopperForward(Forward):
             if thread // WARPGROUP == groups - 1:
                 cute.arch.barrier_arrive(barrier_id=self.turn_of(0), number_of_threads=2 * WARPGROUP)
         while more:
-            tile = tile_scheduler.take(common.tile_pipeline, count, common.lists)
+            tile = tile_scheduler.take(common.tile_pipeline, count, common.lists, bool(self.tuning.splits))
             more = tile.batch >= 0
             if more:
                 first_row = tile.m_block * self.variant.tile_m
@@ -383,7 +413,30 @@ class HopperForward(Forward):
             )
         )
 
-        self.normalise(thread, mask_rows, layouts.rows_columns(acc_o), row_ref, row_sum, factors[1], lse_row, rows_left)
+        result = Result(acc_o, row_ref, row_sum, mask_rows, mma_o, rows_left, factors[1], o, lse_row)
+        if cutlass.const_expr(self.tuning.splits):
+            self.finish_part(common, tile, thread, group, sQ, own, copy, result)
+        else:
+            self.store(thread, group, sQ, own, copy, result)
+        buffers.release(buffers_q, count)
+
+    @cute.jit
+    def finish_part(self, common: Work, tile: Tile, thread, group, sQ, own, copy: TileCopy, result: Result) -> None:
+        """Stores the rows of a whole tile, or of one whose last part this is. NOTE [split tiles]"""
+        last, splits = Boolean(True), common.splits
+        part = Part(tile.split, group, thread, self.tuning.warpgroups(self.variant) * WARPGROUP)
+        functions = Work(meet=self.meet, correction=self.correction, finite=self.finite)
+        w = Work(**functions.__dict__, sLast=common.sLast, to_log2=result.to_log2)
+        if tile.split >= 0:
+            last = combine(w, splits, part, result.acc_o, result.row_ref, result.row_sum)
+        if last:
+            self.store(thread, group, sQ, own, copy, result)
+
+    @cute.jit
+    def store(self, thread, group, sQ, own, copy: TileCopy, result: Result) -> None:
+        """Normalise a warpgroup's rows and write them through the shared memory of its Q, and their log-sum-exp."""
+        acc_o, row_ref, row_sum, mask_rows, mma_o, rows_left, to_log2, o, lse_row = result
+        self.normalise(thread, mask_rows, layouts.rows_columns(acc_o), row_ref, row_sum, to_log2, lse_row, rows_left)
         values = cute.make_rmem_tensor_like(acc_o, self.dtype)
         values.store(acc_o.load().to(self.dtype))
         to_shared = cute.make_tiled_copy_C(
@@ -398,7 +451,6 @@ class HopperForward(Forward):
         if cutlass.const_expr(self.tuning.tma):
             # what threads wrote and read there comes before the next tile's Q, which comes by another path
             cute.arch.fence_view_async_shared()
-        buffers.release(buffers_q, count)
 
     def own_rows(self, operand, group: Int32) -> cute.Pointer:
         """Address of a warpgroup's first row."""

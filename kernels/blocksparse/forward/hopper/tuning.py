@@ -43,6 +43,7 @@ class HopperTuning:
     lead        steps of a tile whose K is still to be loaded when the CTA takes its next one, NOTE [tiles] of
                 tile_scheduler.py; 0: it takes it at the tile's start, as it does without TMA
     cluster     CTAs that load K and V for each other, 1 or 2: NOTE [tiles of a cluster] of tile_scheduler.py
+    splits      1: tiles may be split, NOTE [split tiles] of split_kv.py
     """
 
     step: int
@@ -57,6 +58,7 @@ class HopperTuning:
     held: int = 0
     lead: int = 0
     cluster: int = 1
+    splits: int = 0
 
     def warpgroups(self, variant: Variant) -> int:
         """Those that multiply; one more loads."""
@@ -106,6 +108,8 @@ def hopper_tuning(variant: Variant) -> HopperTuning:
         raise ValueError(f"variant.tuning {tuning}: registers must be multiples of 8, from 24 and up to {most}")
     if tuning.cluster not in (1, 2) or (tuning.cluster > 1 and not tuning.tma):
         raise ValueError(f"variant.tuning {tuning}: cluster must be 1 or, with tma, 2")
+    if tuning.splits not in (0, 1) or (tuning.splits and (not tuning.tma or tuning.cluster > 1)):
+        raise ValueError(f"variant.tuning {tuning}: splits must be 0 or, with tma and without clusters, 1")
     stages = range(1, 5 if tuning.tma else 3)
     if variant.tile_n % tuning.step or tuning.step % 32 or tuning.stages not in stages or tuning.tiles not in (1, 2):
         raise ValueError(f"variant.tuning {tuning} does not fit tiles {variant.tile_m} × {variant.tile_n}")
