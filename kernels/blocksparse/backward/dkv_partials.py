@@ -49,6 +49,14 @@ def read_sums(rD: cute.Tensor, source: cute.Pointer, thread: Int32) -> None:
     cute.autovec_copy(there, here)
 
 
+@cute.jit
+def add_sums(rD: cute.Tensor, source: cute.Pointer, thread: Int32) -> None:
+    """Adds what `write_sums` wrote to a thread's dK or dV, a vector at a time."""
+    here, there = _views(rD, source, thread)
+    for i in cutlass.range_constexpr(cute.size(here, mode=[1])):
+        here[None, i] = here[None, i].load() + there[None, i].load()
+
+
 def _views(rD: cute.Tensor, pointer: cute.Pointer, thread: Int32) -> tuple[cute.Tensor, cute.Tensor]:
     vectors = cute.size(rD) // VECTOR
     here = cute.make_tensor(rD.iterator, cute.make_layout((VECTOR, vectors)))

@@ -27,6 +27,10 @@ class Backward(BackwardKernel):
         """CTAs of a launch over so many tiles of keys: one for each; resident is for persistent ones."""
         return tiles
 
+    def order(self, order: Order, arguments: Any) -> Any:
+        """The order of the work of all CTAs, as `kernel` takes it."""
+        return order
+
     @entry("backward")
     @cute.jit
     def __call__(self, arguments, stream: driver.CUstream) -> None:
@@ -48,6 +52,7 @@ class Backward(BackwardKernel):
         order_*        common/sequence_order.py's SequenceOrder, of tiles of keys; null: none
         contributors_* tile_iterator.py's Contributors, where there is a reversed group
         resident       CTAs to launch of a persistent kernel
+        first_split, split_*   common/split_tiles.py's SplitTiles; tiles_to_launch then counts parts
         tiles_*        dq_accumulator.py's Tiles, of queries; key_tiles_*: those of keys
         scale, cap     positive
         """
@@ -93,7 +98,7 @@ class Backward(BackwardKernel):
             sequences_of(a, "k"),
             lists,
             mask_of(a),
-            order,
+            self.order(order, a),
             Counts(a.batch, a.heads_q, a.heads_kv, a.heads_q // a.heads_kv, a.group_split, a.m_blocks, a.n_blocks),
             Tiles(a.tiles_stride_batch, a.tiles_total),
             a.dim,

@@ -70,6 +70,7 @@ class Tiling:
     stages_dq    buffers for dQ of each multiplying warpgroup of a transposed loop, until its dQ warp has added it
     delays_dq    a step of the transposed loop computes dQ of the step before: NOTE [delayed dQ] of
                  transposed/mainloop.py; with runs, in their steps. The tuning key is "delays"
+    splits       tiles may be split, NOTE [split tiles] of common/split_tiles.py: of the transposed loop
     takes_late   persistent CTAs take the next tile when all steps of theirs are loaded: ordered adds beyond head dim
                  64, where a tile that is taken early delays those that wait for it (docs/performance/log.md)
     """
@@ -97,6 +98,7 @@ class Tiling:
     takes_late: bool = False
     delays_dq: bool = False
     stages_dq: int = 1
+    splits: bool = False
 
     @property
     def threads(self) -> int:
@@ -173,6 +175,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     runs        0: steps of 64 queries alone; 1: runs whatever the mask, with atomic adds
     delays      1: dQ of the step before; 0: that of the step itself
     stages_dq   1 or 2 buffers of dQ, at head dim 128 without runs
+    splits      1: tiles of the transposed loop may be split, with atomic adds
     stages_p    1 or 2 buffers of P in the straight loop, for tiles of 64 keys
     releaser    0 or 1, in the straight loop with ordered adds: a warp that releases the semaphores
     Raises ValueError for a tiling that does not fit (registers and shared memory: NOTE [large dims]; warps; wgmma) and
@@ -187,7 +190,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     if unknown := sorted(
         set(overrides)
         - {"step_m", "stages", "stages_ds", "stages_p", "wide_stores", "releaser", "warps_s", "warps_dkv", "warps_dq"}
-        - {"transposed", "step_groups", "runs", "delays", "stages_dq"}
+        - {"transposed", "step_groups", "runs", "delays", "stages_dq", "splits"}
     ):
         raise ValueError(f"variant.tuning has {unknown}, which the backward kernel does not know")
     wgmma = variant.products == "wgmma"
@@ -255,9 +258,10 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
     delays = bool(overrides.get("delays", _delays_dq(variant, bool(runs))))
     stages_dq = overrides.get("stages_dq", _stages_dq(variant)) if dim == 128 and not runs else 1
     chosen = {"transposed": 1, "step_m": step_m, "stages": 2, "stages_ds": 2, "wide_stores": 1, "runs": runs}
-    chosen |= {"delays": int(delays), "stages_dq": stages_dq}
+    splits = overrides.get("splits", 0) if not variant.deterministic else 0
+    chosen |= {"delays": int(delays), "stages_dq": stages_dq, "splits": splits}
     wrong = {name: value for name, value in overrides.items() if chosen.get(name) != value}
-    if variant.products != "wgmma" or tile_n != 128 or wrong or step_m not in (64, 128) or stages_dq not in (1, 2):
+    if variant.products != "wgmma" or tile_n != 128 or wrong or step_m not in (64, 128) or stages_dq not in (1, 2) or splits not in (0, 1):
         raise ValueError(
             f"variant.tuning has transposed: it needs products 'wgmma', tile_n 128 and no values but {chosen}, "
             f"got {variant.products!r}, {tile_n} and {overrides}"
@@ -282,6 +286,7 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
         takes_late=variant.deterministic and dim > 64,
         delays_dq=delays,
         stages_dq=stages_dq,
+        splits=bool(splits),
     )
 
 

@@ -77,7 +77,7 @@ class Forward:
         order_sequence, order_start   `SequenceOrder` of common/sequence_order.py, of tiles of queries; null: none
         resident, tile_counter   persistent CTAs, and where they take the numbers of further tiles from: int32, 0 before
                        the launch, not read where each tile has a CTA
-        first_split, split_parts, split_sums, split_arrivals   `SplitTiles` of split_kv.py
+        first_split, split_parts, split_sums, split_arrivals   `SplitTiles` of common/split_tiles.py
         scale, cap     positive
         """
         a = arguments

@@ -28,8 +28,8 @@ from kernels.blocksparse.common import buffers
 from kernels.blocksparse.common.buffers import Buffers
 from kernels.blocksparse.common.clusters import ALONE, Cluster
 from kernels.blocksparse.common.list_reader import BlockList, Sequence, TileIterator, sequence
+from kernels.blocksparse.common.split_tiles import SplitTiles, entries_of, numbers_of, tile_of
 from kernels.blocksparse.common.tile_counter import take_tile_number
-from kernels.blocksparse.forward.split_kv import SplitTiles, entries_of, numbers_of, tile_of
 from kernels.blocksparse.forward.tile_order import place_of, tiles_of
 
 TILE_STAGES = 2  # of announced tiles
@@ -38,7 +38,7 @@ INTS, LONGS = 10, 2  # of an announced tile
 
 class Tile(NamedTuple):
     """A query tile, as announced: where it is, its sequences and the blocks that are listed for it; or a part of one,
-    split: NOTE [split tiles] of split_kv.py, its number among all parts, and -1 of a whole tile."""
+    split: NOTE [split tiles] of common/split_tiles.py, its number among all parts, and -1 of a whole tile."""
 
     batch: Int32
     head: Int32

@@ -43,6 +43,14 @@ from kernels.blocksparse.launch.forward import (
     sequence_values,
     tiles_of_queries,
 )
+from kernels.blocksparse.launch.split_tiles import (
+    BACKWARD,
+    SplitSums,
+    backward_sums,
+    may_split,
+    no_split,
+    split_of,
+)
 from kernels.blocksparse.lists.types import BlockSparse
 from kernels.blocksparse.lists.write_order import with_order
 from kernels.blocksparse.spec.injection import NO_HOST_INJECTION, HostInjection
@@ -272,7 +280,7 @@ def _variants(
     if in_runs and not tuning and is_full(products, mask, tiles):
         of_main = tuning_of_full(padded, softcap)
     main = Variant("backward", name, padded, *tiles, mask, ordered, softcap, products, of_main, float32, separate_dq)
-    tuning = tuple((key, value) for key, value in tuning if key not in ("runs", "delays", "stages_dq"))
+    tuning = tuple((key, value) for key, value in tuning if key not in ("runs", "delays", "stages_dq", "splits"))
     of_cta = (tiles[0], min(tiles[1], PAIR_KEYS // 2))
     after = Variant("postprocess", name, padded, *of_cta, products=products, tuning=tuning, float32=float32)
     return before, *dq, main, after
@@ -285,8 +293,8 @@ def is_full(products: str, mask: str, tiles: tuple[int, int]) -> bool:
 
 def tuning_of_full(padded: int, softcap: bool) -> tuple[tuple[str, int], ...]:
     """The tuning of the backward kernel with atomic adds for full masks, of a padded head dim: at 128 steps of 80
-    queries. Blocks at random, which are the same variant but for that, are slower with it: docs/performance/log.md."""
-    return (("runs", 1),) if padded == 128 and not softcap else ()
+    queries, and tiles that may be split. Blocks at random, which are the same variant but for that, are slower with it: docs/performance/log.md."""
+    return (("runs", 1), ("splits", 1)) if padded == 128 and not softcap else ()
 
 
 def make_workspace(
@@ -393,6 +401,11 @@ def backward_launches(
         **order_values(order_of_queries(q, blocks)),
         "tiles_to_launch": tiles_of_queries(q, blocks, batch),
     }
+    split = None
+    if may_split(main) and by_length is None:
+        split = split_sums(main, q, blocks, workspace, tiles, heads_q // (heads_kv * group_split))
+    of_split = no_split(tiles) if split is None else split.values()
+    tiles = tiles if split is None else split.split.numbers
     rows_of = sequence_values(sequences)
     sizes: Values = {"batch": batch, "heads_q": heads_q, "m_blocks": m_blocks, "dim": dim}
     sizes_of_keys: Values = {"heads_kv": heads_kv, "n_blocks": n_blocks, "group_split": group_split}
@@ -429,6 +442,7 @@ def backward_launches(
             **position_values(positions),
             **order_values(by_length),
             "tiles_to_launch": tiles,
+            **of_split,
             **sizes,
             **sizes_of_keys,
             "merged": int(blocks.merged),
@@ -474,6 +488,19 @@ def reversal_values(blocks: BlockSparse, pairs: int, units: int, deterministic: 
         "contributors_stride_batch": stride_batch,
         "contributors_stride_head": stride_head,
     }
+
+
+def split_sums(
+    main: Variant, q: Tensor, blocks: BlockSparse, workspace: Workspace, tiles: int, heads: int
+) -> SplitSums | None:
+    """The split of a launch of so many tiles of keys by a kernel that may split them, whose CTAs have so many query
+    heads; None where none is: of sequences of unequal lengths, and of groups that are split, whose sums are partials
+    already. Atomic adds need no semaphores: parts arrive there."""
+    if workspace.group_split > 1 or blocks.forward.full.count.shape[0] > 1:
+        return None
+    split = split_of(tiles, one_on_each_sm(q), blocks.m_blocks * heads, BACKWARD)
+    fits_there = 0 < split.tiles <= workspace.semaphores.numel()
+    return backward_sums(split, main, workspace.semaphores) if fits_there else None
 
 
 def one_on_each_sm(q: Tensor) -> int:

@@ -19,7 +19,7 @@ from kernels.blocksparse.compile.runtime import arch_of, launch
 from kernels.blocksparse.compile.supported import forward_tuning
 from kernels.blocksparse.forward.hopper.tuning import ROWS
 from kernels.blocksparse.launch.by_length import order_of_queries, order_values, tiles_to_launch
-from kernels.blocksparse.launch.split_kv import SplitSums, split_sums
+from kernels.blocksparse.launch.split_tiles import FORWARD, SplitSums, forward_sums, may_split, no_split, split_of
 from kernels.blocksparse.lists.lpt import even_share
 from kernels.blocksparse.lists.types import Band, Bits, BlockList, BlockMask, BlockSparse, Intervals
 from kernels.blocksparse.spec.injection import NO_HOST_INJECTION, HostInjection
@@ -119,12 +119,10 @@ def forward(
     variant = for_operands(forward_variant(q, blocks, softcap, tuning, products), q, k, v, o)
     resident = resident_ctas(variant, q) if resident is None else resident
     cluster = cluster_size(variant)
-    tiles = tiles_of_queries(q, blocks, sequences.batch)
-    split = None
-    if resident is not None:
-        split = split_sums(variant, tiles, resident, -(-k.shape[-3] // blocks.tile_n), q.device)
-    tile_counter = None if split is None else split.tile_counter
-    if split is None and not (resident is None or tiles <= resident or cluster > 1):
+    tiles, split, tile_counter = tiles_of_queries(q, blocks, sequences.batch), None, None
+    if resident is not None and may_split(variant):
+        split, tile_counter = split_sums(variant, tiles, resident, -(-k.shape[-3] // blocks.tile_n), q.device)
+    elif not (resident is None or tiles <= resident or cluster > 1):
         tile_counter = torch.zeros(1, dtype=torch.int32, device=q.device)
     values = forward_values(
         *(q, k, v, o, lse, sequences, blocks),
@@ -260,7 +258,7 @@ def forward_values(
 
     resident, tile_counter   CTAs to launch of a persistent kernel, and an int32 that is 0; None: a CTA for each tile
     cluster                  CTAs of a cluster, `cluster_size`, of which `resident` is a multiple: they need no counter
-    split                    tiles that are split, with its own tile counter; None: none are
+    split                    tiles that are split; None: none are
     """
     for name, x in (("q", q), ("k", k), ("v", v), ("o", o)):
         if not fits(x):
@@ -272,11 +270,9 @@ def forward_values(
     ctas = tiles_of_queries(q, blocks, batch)
     if cluster > 1:
         ctas = batch * heads_q * -(-m_blocks // cluster) * cluster
-    of_split: Values = {"first_split": ctas, "split_parts": 1, "split_sums": 0, "split_arrivals": 0}
+    of_split = no_split(ctas)
     if split is not None:
-        of_split = {"first_split": split.split.first, "split_parts": split.split.parts}
-        of_split |= {"split_sums": split.sums, "split_arrivals": split.arrivals}
-        ctas = split.numbers
+        of_split, ctas = split.values(), split.split.numbers
     if ctas > INT32_MAX:
         raise ValueError(f"q: {ctas} tiles (batch × heads × m_blocks) are too many for one launch")
     if ctas == 0:
@@ -299,6 +295,14 @@ def forward_values(
         "scale": scale,
         "cap": 0.0 if softcap is None else softcap,
     }
+
+
+def split_sums(variant: Variant, tiles: int, ctas: int, blocks: int, device: torch.device) -> tuple[SplitSums, Tensor]:
+    """The split of a launch of so many tiles with so many blocks each, by a kernel that may split them, and its tile
+    counter."""
+    split = split_of(tiles, ctas, blocks, FORWARD)
+    counters = torch.zeros(1 + split.tiles * (variant.tile_m // ROWS), dtype=torch.int32, device=device)
+    return forward_sums(split, variant, counters[1:]), counters[:1]
 
 
 def tiles_of_queries(q: Tensor, blocks: BlockSparse, batch: int) -> int:

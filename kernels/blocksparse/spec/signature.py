@@ -35,6 +35,7 @@ def _lists() -> Signature:
     )
 
 
+_SPLIT = (("split_sums", "*float32"), ("split_arrivals", "*int32"))
 _MASK = _named("*int32", "mask_words mask_slot mask_bounds band_offset")
 
 
@@ -54,7 +55,7 @@ FORWARD: Signature = (
     *_lists(),
     *_MASK,
     *_named("*int32", "positions order_sequence order_start tile_counter"),
-    *(("split_sums", "*float32"), ("split_arrivals", "*int32")),
+    *_SPLIT,
     *_strides("q k v o"),
     *_named("int64", "lse_stride_batch lse_stride_head"),
     *_named("int64", "partial_stride_batch partial_stride_head full_stride_batch full_stride_head"),
@@ -105,6 +106,7 @@ BACKWARD: Signature = (
     *_named("*int32", "partial_rank full_rank contributors_partial contributors_full"),
     *_MASK,
     *_named("*int32", "positions order_sequence order_start tile_counter semaphores"),
+    *_SPLIT,
     *_strides("q k v do dk dv"),
     *_named("int64", "partial_stride_batch partial_stride_head full_stride_batch full_stride_head"),
     *_named("int64", "contributors_stride_batch contributors_stride_head"),
@@ -112,7 +114,7 @@ BACKWARD: Signature = (
     *_named("int64", "positions_stride_batch positions_stride_head"),
     *_named("int32", "n_func band_stride band_left band_right"),
     *_named("int32", "batch heads_q heads_kv m_blocks n_blocks dim merged schedule pairs group_split resident"),
-    *_named("int32", "tiles_to_launch reversed_from"),
+    *_named("int32", "tiles_to_launch reversed_from first_split split_parts"),
     *_named("int32", "tiles_stride_batch tiles_total key_tiles_stride_batch key_tiles_total"),
     *_named("float32", "scale cap"),
 )

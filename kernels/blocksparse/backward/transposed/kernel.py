@@ -33,6 +33,7 @@ from kernels.blocksparse.backward.transposed.loads import Side
 from kernels.blocksparse.backward.transposed.mainloop import clear, mainloop_transposed
 from kernels.blocksparse.backward.transposed.query_words import LaneQueries
 from kernels.blocksparse.backward.transposed.shared_tiles import SharedTiles
+from kernels.blocksparse.backward.transposed.split_sums import SplitOrder, combine
 from kernels.blocksparse.backward.transposed.tile_kernel import BulkBackward
 from kernels.blocksparse.backward.transposed.tile_scheduler import Tile
 from kernels.blocksparse.backward.transposed.turns import GROUPS
@@ -42,6 +43,7 @@ from kernels.blocksparse.common.bulk import BulkOperand
 from kernels.blocksparse.common.layouts import tile_layout
 from kernels.blocksparse.common.list_reader import Sequences
 from kernels.blocksparse.common.mask_words import Mask
+from kernels.blocksparse.common.split_tiles import split_tiles_of
 from kernels.blocksparse.common.tile_loads import TileCopy
 
 
@@ -60,6 +62,10 @@ class TransposedBackward(BulkBackward):
         """As many as are resident, if there are so many tiles."""
         return cutlass.min(tiles, resident)
 
+    def order(self, order: Order, arguments) -> Order | SplitOrder:
+        """With the tiles that are split, where any may be."""
+        return SplitOrder(order, split_tiles_of(arguments)) if self.tiling.splits else order
+
     @cute.kernel
     def kernel(
         self,
@@ -73,14 +79,16 @@ class TransposedBackward(BulkBackward):
         keys: Sequences,
         lists: Lists,
         mask: Mask,
-        order: Order,
+        order: Order | SplitOrder,
         counts: Counts,
         tiles: dq_accumulator.Tiles,
         dim: Int32,
         factors: softmax_gradient.Factors,
     ) -> None:
         thread, _, _ = cute.arch.thread_idx()
-        storage = self.shared_memory()
+        storage, splits = self.shared_memory(), None
+        if cutlass.const_expr(self.tiling.splits):
+            order, splits = order
         w = Work(
             kernel=self,
             variant=self.variant,
@@ -102,6 +110,7 @@ class TransposedBackward(BulkBackward):
             lists=lists,
             mask=mask,
             order=order,
+            splits=splits,
             counts=counts,
             factors=factors,
             **mbarriers.addresses(storage.barriers, turns.barrier_table(self.tiling)),
@@ -189,16 +198,28 @@ class TransposedBackward(BulkBackward):
                     steps = mainloop(of_tile, steps)
                 else:
                     clear(of_tile)
-                self.write(of_tile, tile)
+                self.finish(of_tile, tile)
                 progress = tile_scheduler.after(progress, tile, steps)
         turns.drain_dq(w)
+
+    @cute.jit
+    def finish(self, w, tile: Tile) -> None:
+        """Writes dK and dV of a tile; of one that is split, in its last part."""
+        w.rdK.store(w.rdK.load() * self.dk_factor(w.factors.scale))
+        if cutlass.const_expr(self.tiling.splits):
+            last, write, splits = Boolean(True), self.write, w.splits
+            if tile.split >= 0:
+                last = combine(w, splits, tile.split)
+            if last:
+                write(w, tile)
+        else:
+            self.write(w, tile)
 
     @cute.jit
     def write(self, w, tile: Tile) -> None:
         """Writes dK and dV of a tile, or where its head's group has several units, their sums."""
         tiling, thread, row, head = w.tiling, w.thread, w.row, w.head_kv
         dk, dv, mSums = w.gradients.dk, w.gradients.dv, w.gradients.sums
-        w.rdK.store(w.rdK.load() * self.dk_factor(w.factors.scale))
         if w.counts.group_split > 1:
             sums = tile_scheduler.sums_number(w, tile)
             write_sums(w.rdK, sums_of(mSums, sums, 0, tiling), thread)
@@ -264,6 +285,7 @@ class TransposedBackward(BulkBackward):
             sLSE=tensor(cute.make_layout((step_m, tiling.stages_q)), Float32),
             sDelta=tensor(cute.make_layout((step_m, tiling.stages)), Float32),
             sEntries=tensor(cute.make_layout((4, ENTRY_STAGES)), Int32),
-            sTile=tensor(cute.make_layout((tile_scheduler.INTS, TILE_STAGES)), Int32),
+            sTile=tensor(cute.make_layout((tile_scheduler.ints_of(tiling), TILE_STAGES)), Int32),
+            sLast=memory.numbers(Int32, (1,)) if tiling.splits else None,
             barriers=memory.barriers(mbarriers.barrier_count(turns.barrier_table(tiling))),
         )

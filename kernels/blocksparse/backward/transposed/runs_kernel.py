@@ -120,7 +120,8 @@ class RunsBackward(TransposedBackward):
             sLSE=tensor(cute.make_layout((RUN_STEP, stages_q)), Float32),
             sDelta=tensor(cute.make_layout((RUN_STEP, stages)), Float32),
             sEntries=tensor(cute.make_layout((4, ENTRY_STAGES)), Int32),
-            sTile=memory.numbers(Int32, (tile_scheduler.INTS, TILE_STAGES)),
+            sTile=memory.numbers(Int32, (tile_scheduler.ints_of(tiling), TILE_STAGES)),
+            sLast=memory.numbers(Int32, (1,)) if tiling.splits else None,
             barriers=memory.barriers(mbarriers.barrier_count(turns.barrier_table(tiling))),
         )
 

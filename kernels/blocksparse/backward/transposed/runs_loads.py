@@ -52,10 +52,10 @@ def look_up_pieces(w, first: Int32) -> None:
     """Writes the window of entries that begins with entry `first`: NOTE [pieces]."""
     lane = cute.arch.lane_idx()
     entry = first + lane
-    rBlock = cute.make_rmem_tensor(4, Int32)
+    rBlock, number = cute.make_rmem_tensor(4, Int32), w.number_of(entry)
     rBlock.fill(Int32(0))
     if entry < w.end_entry:
-        find_entry(w.variant, w.lists, w.order, w.counts, w.place, entry - w.first_entry, rBlock)
+        find_entry(w.variant, w.lists, w.order, w.counts, w.place, number, rBlock)
     m_block, head_partial = rBlock[0], rBlock[1]
     whole = (entry < w.end_entry) & (head_partial % 2 == 0) & (w.keys_left >= w.tiling.tile_n)
     whole = whole & ((m_block + 1) * w.tiling.tile_m <= w.seq_q.length)

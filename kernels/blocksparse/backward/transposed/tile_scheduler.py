@@ -28,12 +28,14 @@ from kernels.blocksparse.backward.tiling import ENTRY_STAGES, HALF, TILE_STAGES
 from kernels.blocksparse.backward.transposed import turns
 from kernels.blocksparse.common.buffers import stage_of
 from kernels.blocksparse.common.list_reader import Sequence, read, sequence
+from kernels.blocksparse.common.split_tiles import entries_of, numbers_of, tile_of
 from kernels.blocksparse.common.tile_counter import take_tile_number
 
 
 class Tile(NamedTuple):
     """A tile of keys as it is announced: its place, how many blocks are listed for it, its sequences and the band's
-    offset there."""
+    offset there. Or a part of one: how many blocks of it, the number of its first one, and its number among all parts;
+    -1 of a whole tile. NOTE [split tiles] of common/split_tiles.py."""
 
     batch: Int32
     unit: Int32
@@ -42,9 +44,13 @@ class Tile(NamedTuple):
     queries: Sequence
     keys: Sequence
     band_offset: Int32
+    first_listed: Int32
+    split: Int32
 
 
-INTS = 9  # of an announced tile
+def ints_of(tiling) -> int:
+    """Integers of an announced tile: those that say which part of a tile it is only where any may be one."""
+    return 11 if tiling.splits else 9
 
 
 class Progress(NamedTuple):
@@ -104,9 +110,10 @@ def write_windows(w, look_up: cutlass.Constexpr) -> None:
 def look_up_window(w, first: Int32) -> None:
     """Writes the window of a tile's entries that begins with entry `first`, an entry in each lane."""
     entry = first + w.thread % 32
+    number = w.number_of(entry)
     if entry < w.end_entry:
         rBlock = cute.make_rmem_tensor(4, Int32)
-        find_entry(w.variant, w.lists, w.order, w.counts, w.place, entry - w.first_entry, rBlock)
+        find_entry(w.variant, w.lists, w.order, w.counts, w.place, number, rBlock)
         cute.autovec_copy(rBlock, w.storage.sEntries[None, stage_of(entry, ENTRY_STAGES)])
 
 
@@ -117,15 +124,17 @@ def announce(w, count: Int32) -> None:
     counts, order, lists, tile_n, sTile = w.counts, w.order, w.lists, w.tiling.tile_n, w.storage.sTile
     entries, stage = w.kernel.entries, stage_of(count, TILE_STAGES)
     if cute.arch.lane_idx() == 0:
-        tiles, number = tiles_of(order, counts), next_number(w, count == 0)
+        numbers, number = numbers_of(tiles_of(order, counts), w.splits), next_number(w, count == 0)
         batch, unit, n_block, length = Int32(-1), Int32(0), Int32(0), Int32(0)
-        if number < tiles:
-            batch, unit, n_block = place_of(number, order, counts)
+        tile, split = tile_of(number, w.splits)
+        if number < numbers:
+            batch, unit, n_block = place_of(tile, order, counts)
             length = sequence(w.keys, batch).length
-        while (number < tiles) & (n_block * tile_n >= length):
+        while (number < numbers) & (n_block * tile_n >= length):
             number, batch = next_number(w, False), Int32(-1)
-            if number < tiles:
-                batch, unit, n_block = place_of(number, order, counts)
+            tile, split = tile_of(number, w.splits)
+            if number < numbers:
+                batch, unit, n_block = place_of(tile, order, counts)
                 length = sequence(w.keys, batch).length
         total, band_offset = Int32(0), Int32(0)
         seq_q, seq_k = Sequence(Int32(0), Int32(0)), Sequence(Int32(0), Int32(0))
@@ -135,7 +144,10 @@ def announce(w, count: Int32) -> None:
             if cutlass.const_expr(w.variant.mask == "band"):
                 band_offset = read(w.mask.band_offset, batch * w.mask.band_stride)
         values = (batch, unit, n_block, total, *seq_q, *seq_k, band_offset)
-        for i in cutlass.range_constexpr(INTS):
+        if cutlass.const_expr(w.splits is not None):
+            first, end = entries_of(split, total, w.splits)
+            values = (batch, unit, n_block, end - first, *seq_q, *seq_k, band_offset, first, split)
+        for i in cutlass.range_constexpr(len(values)):
             sTile[i, stage] = values[i]
         cute.arch.mbarrier_arrive(w.tile_full + stage)
     cute.arch.sync_warp()
@@ -156,11 +168,12 @@ def next_number(w, first) -> Int32:
 def take(w, count: Int32, releases: cutlass.Constexpr = True) -> Tile:
     """A warp: the CTA's `count`-th tile, as soon as it has been announced. releases: it has read all that it will."""
     turns.await_full(w.tile_full, count, TILE_STAGES)
-    ints = [cute.arch.make_warp_uniform(w.storage.sTile[i, stage_of(count, TILE_STAGES)]) for i in range(INTS)]
+    ints = [cute.arch.make_warp_uniform(w.storage.sTile[i, stage_of(count, TILE_STAGES)]) for i in range(ints_of(w.tiling))]
     if cutlass.const_expr(releases):
         turns.arrive_empty(w.tile_empty, count, TILE_STAGES)
-    batch, unit, n_block, total, *sequences, band_offset = ints
-    return Tile(batch, unit, n_block, total, Sequence(*sequences[:2]), Sequence(*sequences[2:]), band_offset)
+    batch, unit, n_block, total, *sequences, band_offset = ints[:9]
+    of_part = ints[9:] if w.tiling.splits else (Int32(0), Int32(-1))
+    return Tile(batch, unit, n_block, total, Sequence(*sequences[:2]), Sequence(*sequences[2:]), band_offset, *of_part)
 
 
 def work_of(w, tile: Tile, progress: Progress) -> Work:
@@ -190,6 +203,11 @@ class WaitingWork(Work):
     def announced(self, number: int) -> Int32:
         """One of the integers of the tile, as `announce` lists them."""
         return self.storage.sTile[number, stage_of(self.count, TILE_STAGES)]
+
+    def number_of(self, entry: Int32) -> Int32:
+        """The number of an entry among those of its tile."""
+        number = entry - self.first_entry
+        return number + self.announced(9) if self.splits else number
 
     @property
     def place(self) -> tuple[Int32, Int32, Int32]:

@@ -19,12 +19,13 @@ from kernels.blocksparse.common.arguments import operand
 from kernels.blocksparse.common.buffers import Buffers
 from kernels.blocksparse.common.list_reader import BlockList, Operand, Sequences, read
 from kernels.blocksparse.common.mask_words import Mask
+from kernels.blocksparse.common.split_tiles import numbers_of, split_tiles_of
 from kernels.blocksparse.common.tile_loads import TileCopy
 from kernels.blocksparse.common.tma_loads import BulkOperand, TileLoads
 from kernels.blocksparse.forward import loads, tile_scheduler
 from kernels.blocksparse.forward.hopper import wgmma as products
 from kernels.blocksparse.forward.hopper.mainloop import multiply_steps
-from kernels.blocksparse.forward.split_kv import Part, SplitTiles, combine, numbers_of
+from kernels.blocksparse.forward.hopper.split_sums import combine
 from kernels.blocksparse.forward.hopper.tuning import ROWS, WARPGROUP, hopper_tuning
 from kernels.blocksparse.forward.kernel import Forward
 from kernels.blocksparse.forward.mainloop import Work
@@ -68,10 +69,8 @@ class HopperForward(Forward):
 
     def persistent(self, arguments) -> tuple:
         """See Forward; with the tiles that are split, where any may be."""
-        a, found = arguments, super().persistent(arguments)
-        if not self.tuning.splits:
-            return found
-        return *found, SplitTiles(a.first_split, a.split_parts, a.split_sums, a.split_arrivals)
+        found = super().persistent(arguments)
+        return (*found, split_tiles_of(arguments)) if self.tuning.splits else found
 
     def operand(self, arguments, name: str) -> Operand | BulkOperand:
         """See Forward; what is loaded by TMA with its tensor map."""
@@ -424,11 +423,12 @@ class HopperForward(Forward):
     def finish_part(self, common: Work, tile: Tile, thread, group, sQ, own, copy: TileCopy, result: Result) -> None:
         """Stores the rows of a whole tile, or of one whose last part this is. NOTE [split tiles]"""
         last, splits = Boolean(True), common.splits
-        part = Part(tile.split, group, thread, self.tuning.warpgroups(self.variant) * WARPGROUP)
+        threads = self.tuning.warpgroups(self.variant) * WARPGROUP
         functions = Work(meet=self.meet, correction=self.correction, finite=self.finite)
         w = Work(**functions.__dict__, sLast=common.sLast, to_log2=result.to_log2)
         if tile.split >= 0:
-            last = combine(w, splits, part, result.acc_o, result.row_ref, result.row_sum)
+            sums = result.acc_o, result.row_ref, result.row_sum
+            last = combine(w, splits, tile.split, group, thread, threads, *sums)
         if last:
             self.store(thread, group, sQ, own, copy, result)
 

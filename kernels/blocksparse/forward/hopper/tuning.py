@@ -43,7 +43,7 @@ class HopperTuning:
     lead        steps of a tile whose K is still to be loaded when the CTA takes its next one, NOTE [tiles] of
                 tile_scheduler.py; 0: it takes it at the tile's start, as it does without TMA
     cluster     CTAs that load K and V for each other, 1 or 2: NOTE [tiles of a cluster] of tile_scheduler.py
-    splits      1: tiles may be split, NOTE [split tiles] of split_kv.py
+    splits      1: tiles may be split, NOTE [split tiles] of common/split_tiles.py
     """
 
     step: int

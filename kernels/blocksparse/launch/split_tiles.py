@@ -1,0 +1,99 @@
+"""Which tiles of a launch are split, and the memory for their sums: NOTE [split tiles] of common/split_tiles.py.
+
+Of n tiles on p CTAs that take one after the other, n % p are left for the last wave. Split into s parts they take
+ceil(s * (n % p) / p) rounds of 1 / s of a tile's time, and what a part costs besides its blocks each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kernels.blocksparse.forward.hopper.tuning import ROWS, WARPGROUP
+from kernels.blocksparse.spec.variant import Variant
+
+MOST = 8  # parts of a tile
+
+
+class PartCosts(NamedTuple):
+    """What a part takes besides its blocks, in the time of one: to load what belongs to the tile and to leave its sums,
+    and to read them again."""
+
+    start: float
+    read: float
+
+
+FORWARD, BACKWARD = PartCosts(2.0, 0.5), PartCosts(3.0, 1.0)
+
+
+class Split(NamedTuple):
+    """The first tile that is split, how many are, and the parts of each."""
+
+    first: int
+    tiles: int
+    parts: int
+
+    @property
+    def numbers(self) -> int:
+        """Whole tiles, and parts of the others."""
+        return self.first + self.tiles * self.parts
+
+
+@lru_cache(4096)
+def split_of(tiles: int, ctas: int, blocks: int, costs: PartCosts) -> Split:
+    """The split of `tiles` tiles that list so many blocks each, on `ctas` CTAs; no tile where no split is faster."""
+    rest, blocks = tiles % ctas, max(blocks, 1)
+
+    def time(parts: int) -> float:
+        if parts == 1:
+            return min(rest, 1.0)
+        return -(-parts * rest // ctas) * (1.0 / parts + costs.start / blocks) + parts * costs.read / blocks
+
+    parts = min(range(1, min(MOST, blocks) + 1), key=time)
+    return Split(tiles - rest, rest, parts) if parts > 1 else Split(tiles, 0, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class SplitSums:
+    """A split, and memory for it. arrivals: int32, zeros before the launch."""
+
+    split: Split
+    sums: Tensor
+    arrivals: Tensor
+
+    def values(self) -> dict[str, Tensor | int]:
+        """Arguments of a kernel."""
+        first, _, parts = self.split
+        return {
+            "first_split": first, "split_parts": parts, "split_sums": self.sums, "split_arrivals": self.arrivals,
+        }  # fmt: skip
+
+
+def no_split(tiles: int) -> dict[str, Tensor | int]:
+    """Arguments of a kernel that splits none of so many tiles."""
+    return {"first_split": tiles, "split_parts": 1, "split_sums": 0, "split_arrivals": 0}
+
+
+def may_split(variant: Variant) -> bool:
+    """True for a kernel whose tiles may be split."""
+    return bool(dict(variant.tuning).get("splits"))
+
+
+def forward_sums(split: Split, variant: Variant, arrivals: Tensor) -> SplitSums:
+    """Memory for a split of the forward kernel: forward/hopper/split_sums.py."""
+    groups = variant.tile_m // ROWS
+    of_part = groups * (ROWS * variant.dim_padded + 2 * 2 * WARPGROUP)  # O; two rows' references and sums
+    return SplitSums(split, _floats(split, of_part, arrivals), arrivals)
+
+
+def backward_sums(split: Split, variant: Variant, arrivals: Tensor) -> SplitSums:
+    """Memory for a split of the backward kernel: dK and dV of a tile."""
+    return SplitSums(split, _floats(split, 2 * variant.tile_n * variant.dim_padded, arrivals), arrivals)
+
+
+def _floats(split: Split, of_part: int, like: Tensor) -> Tensor:
+    return torch.empty(split.tiles * split.parts * of_part, dtype=torch.float32, device=like.device)
