@@ -11,8 +11,9 @@ to 128 and tiles of 128 × 128: full masks as `dense` makes their lists, causal 
 packed; ordered and atomic adds; every order of launches. Each is judged as a session's cases are, ordered ones five
 times, bit for bit.
 
-With `--full` every case has a full mask over padded sequences of one length, from 129 queries on, at head dims from 104
-to 256: their forward kernels run in clusters of two CTAs, of which a session has few. The file says how many did.
+With `--full` every case has a full mask over padded sequences of one length, from 129 queries on, at head dims from 40
+to 256: their forward kernels run in clusters of two CTAs, or the keys of their last tiles are shared by several CTAs,
+as the queries of the backward kernel's last tiles are; of both a session has few. The file says how many did.
 
 Cases are shared among `--jobs` processes. One that has not ended all of its cases after `--seconds` is killed, and the
 cases that it has not told of count as lost. Exits with 1 unless every case passes.
@@ -40,12 +41,17 @@ from fuzz.judging.judge import execute
 from fuzz.session.records import machine
 from fuzz.targets.blocksparse.static_checks import shapes_of
 from fuzz.targets.registry import load
-from kernels.blocksparse.launch.forward import cluster_size, forward_variant
+from kernels.blocksparse.launch.backward import backward_variants
+from kernels.blocksparse.launch.concurrency import group_split_of
+from kernels.blocksparse.launch.forward import cluster_size, forward_lists, forward_variant, tiles_of_queries
+from kernels.blocksparse.launch.split_tiles import BACKWARD, FORWARD, may_split, split_of
+from kernels.blocksparse.spec.variant import WIDE, WIDEST_DIM
 from oracles.masks import Causal, Documents, Full, Mask, Window
 from oracles.problem import Dtype, Layout, Problem
 
 TILE, LEAST, MOST = 128, 640, 2700
-FULL_DIMS = (104, 120, 128, 128, 208, 256)
+FULL_DIMS = (40, 64, 64, 96, 104, 120, 128, 128, 128, 208, 256)
+SMS = 132  # of an H200
 DTYPES: tuple[Dtype, ...] = ("bfloat16", "float16")
 LAYOUTS: tuple[Layout, ...] = ("padded", "packed")
 SCHEDULES = ("ascending", "descending", "shuffled", "planned")
@@ -98,6 +104,8 @@ def drawn_full(seed: int, number: int) -> Case:
         "deterministic": draw.choice((True, False)),
         "schedule": draw.choice(SCHEDULES),
     }
+    if dim <= WIDEST_DIM and draw.choice((True, False)):
+        variant["wide"] = WIDE
     heads_q = heads_kv * draw.choice((1, 2, 3))
     shape = (len_q,) * batch, (len_k,) * batch, heads_q, heads_kv, dim, dim
     problem = Problem(*shape, draw.choice(DTYPES), mask=Full(), backward=draw.choice((True, False, False)))
@@ -108,6 +116,28 @@ def clustered(case: Case) -> bool:
     """True if its forward kernel on Hopper runs in clusters of CTAs."""
     q, lists, _ = shapes_of(case)
     return cluster_size(forward_variant(q, lists, products="wgmma")) > 1
+
+
+def splits_forward(case: Case) -> bool:
+    """True if some of its forward kernel's tiles are split on an H200."""
+    q, lists, _ = shapes_of(case)
+    variant = forward_variant(q, lists, products="wgmma")
+    lists = forward_lists(q, lists, "wgmma")
+    tiles, blocks = tiles_of_queries(q, lists, case.problem.batch), -(-case.problem.len_k // lists.tile_n)
+    return may_split(variant) and split_of(tiles, SMS, blocks, FORWARD).tiles > 0
+
+
+def splits_backward(case: Case) -> bool:
+    """True if some of its backward kernel's tiles are split on an H200."""
+    problem, (q, lists, _) = case.problem, shapes_of(case)
+    ordered = bool(case.variant["deterministic"])
+    if not problem.backward or not may_split(backward_variants(q, lists, None, ordered, products="wgmma")[-2]):
+        return False
+    k = q[..., : problem.heads_kv, :]
+    if group_split_of(lists, problem.batch, q, k, ordered) > 1:
+        return False
+    tiles = problem.batch * problem.heads_kv * -(-problem.len_k // lists.tile_n)
+    return split_of(tiles, SMS, lists.m_blocks * (problem.heads_q // problem.heads_kv), BACKWARD).tiles > 0
 
 
 def _mask(draw: random.Random, length: int) -> tuple[Mask, str]:
@@ -172,6 +202,8 @@ def summary(options: argparse.Namespace, rows: list[dict[str, Any]]) -> dict[str
         "lost": lost,
         "by_mask_and_adds": dict(sorted(kinds.items())),
         "in_clusters": sum(map(clustered, cases.values())),
+        "split_forward": sum(map(splits_forward, cases.values())),
+        "split_backward": sum(map(splits_backward, cases.values())),
         "largest_ratio": max((one["ratio"] for one in rows), default=0.0),
         "not_passed": [one for one in rows if one["outcome"] != "pass"],
     }

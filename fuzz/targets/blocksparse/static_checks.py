@@ -30,13 +30,17 @@ def shapes_of(case: Case) -> tuple[Tensor, BlockSparse, dict[str, str | int | bo
     rows = (1,) if p.layout == "packed" else (1, 1)
     q = torch.empty((*rows, 1, p.dim), dtype=p.torch_dtype, device="meta")
     tile_m, tile_n, wide = (int(options[name]) for name in ("tile_m", "tile_n", "wide"))
-    beside = BlockSparse(none, none, mask, wide, tile_n, schedule) if wide else None
+
+    def forward(rows: int) -> Any:
+        """Forward lists of tiles of so many queries, where they are said."""
+        if options["mask"] != "none":
+            return none
+        return dense(p.lengths_q, p.lengths_k, tile_m=rows, tile_n=tile_n, backward=False, device="cpu").forward
+
+    beside = BlockSparse(forward(wide), none, mask, wide, tile_n, schedule) if wide else None
     keys = int(options["paired"])
     paired = BlockSparse(none, none, mask, 128, keys, schedule) if keys else None
-    forward = none
-    if options["mask"] == "none":
-        forward = dense(p.lengths_q, p.lengths_k, tile_m=tile_m, tile_n=tile_n, backward=False, device="cpu").forward
-    return q, BlockSparse(forward, none, mask, tile_m, tile_n, schedule, wide=beside, paired=paired), options
+    return q, BlockSparse(forward(tile_m), none, mask, tile_m, tile_n, schedule, wide=beside, paired=paired), options
 
 
 def as_metadata(blocks: BlockSparse) -> block_lists.CheckedLists:

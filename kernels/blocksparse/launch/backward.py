@@ -45,6 +45,7 @@ from kernels.blocksparse.launch.forward import (
 )
 from kernels.blocksparse.launch.split_tiles import (
     BACKWARD,
+    FREE,
     SplitSums,
     backward_sums,
     may_split,
@@ -498,7 +499,8 @@ def split_sums(
     already. Atomic adds need no semaphores: parts arrive there."""
     if workspace.group_split > 1 or blocks.forward.full.count.shape[0] > 1:
         return None
-    split = split_of(tiles, one_on_each_sm(q), blocks.m_blocks * heads, BACKWARD)
+    costs = BACKWARD if q.device.type == "cuda" else FREE
+    split = split_of(tiles, one_on_each_sm(q), blocks.m_blocks * heads, costs)
     fits_there = 0 < split.tiles <= workspace.semaphores.numel()
     return backward_sums(split, main, workspace.semaphores) if fits_there else None
 

@@ -19,7 +19,7 @@ from kernels.blocksparse.compile.runtime import arch_of, launch
 from kernels.blocksparse.compile.supported import forward_tuning
 from kernels.blocksparse.forward.hopper.tuning import ROWS
 from kernels.blocksparse.launch.by_length import order_of_queries, order_values, tiles_to_launch
-from kernels.blocksparse.launch.split_tiles import FORWARD, SplitSums, forward_sums, may_split, no_split, split_of
+from kernels.blocksparse.launch.split_tiles import FORWARD, FREE, SplitSums, forward_sums, may_split, no_split, split_of
 from kernels.blocksparse.lists.lpt import even_share
 from kernels.blocksparse.lists.types import Band, Bits, BlockList, BlockMask, BlockSparse, Intervals
 from kernels.blocksparse.spec.injection import NO_HOST_INJECTION, HostInjection
@@ -41,6 +41,7 @@ _KINDS = {Bits: "bits", Intervals: "intervals", Band: "band", type(None): "none"
 L2_BYTES, UNEVEN_L2_BYTES = 8 << 20, 16 << 20
 WAVE_ROWS = 66 * 128  # queries of each head that are in flight at once, where two heads share the SMs
 CLUSTER_DIMS = (128, 256)  # at which clusters of two CTAs were faster
+SPLIT_DIM = 96  # the largest head dim at which splitting the last tiles was faster
 MANY_TILES = 32  # of a head, of which an odd one costs little
 STRIDE_LIMIT = 1 << 40  # bytes of a tensor map's strides
 EMULATED = 3  # persistent CTAs on an emulated GPU: few, so that those of small problems take further tiles too
@@ -183,7 +184,7 @@ def forward_variant(
         products = forward_products(arch_of(q.device), blocks.tile_m) if q.device.type == "cuda" else "mma"
     if not tuning and shares_loads(q, blocks, products):
         tuning = (("cluster", 2),)
-    elif not tuning and is_full(q, blocks, products) and blocks.tile_m > ROWS:
+    elif not tuning and splits_tiles(q, blocks, products):
         tuning = (("splits", 1),)
     return _forward_variant(
         str(q.dtype).removeprefix("torch."),
@@ -206,6 +207,12 @@ def shares_loads(q: Tensor, blocks: BlockSparse, products: str) -> bool:
         and padded_dim(q.shape[-1]) in CLUSTER_DIMS
         and (blocks.m_blocks % 2 == 0 or blocks.m_blocks >= MANY_TILES)
     )
+
+
+def splits_tiles(q: Tensor, blocks: BlockSparse, products: str) -> bool:
+    """True where tiles may be split, NOTE [split tiles] of common/split_tiles.py: of a full mask, up to the head dim up
+    to which that is faster (docs/performance/log.md)."""
+    return is_full(q, blocks, products) and blocks.tile_m > ROWS and padded_dim(q.shape[-1]) <= SPLIT_DIM
 
 
 def is_full(q: Tensor, blocks: BlockSparse, products: str) -> bool:
@@ -300,7 +307,7 @@ def forward_values(
 def split_sums(variant: Variant, tiles: int, ctas: int, blocks: int, device: torch.device) -> tuple[SplitSums, Tensor]:
     """The split of a launch of so many tiles with so many blocks each, by a kernel that may split them, and its tile
     counter."""
-    split = split_of(tiles, ctas, blocks, FORWARD)
+    split = split_of(tiles, ctas, blocks, FORWARD if device.type == "cuda" else FREE)
     counters = torch.zeros(1 + split.tiles * (variant.tile_m // ROWS), dtype=torch.int32, device=device)
     return forward_sums(split, variant, counters[1:]), counters[:1]
 

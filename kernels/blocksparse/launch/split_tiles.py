@@ -28,6 +28,7 @@ class PartCosts(NamedTuple):
 
 
 FORWARD, BACKWARD = PartCosts(2.0, 0.5), PartCosts(3.0, 1.0)
+FREE = PartCosts(0.0, 0.0)  # on an emulated GPU, so that small problems have split tiles too
 
 
 class Split(NamedTuple):
