@@ -95,20 +95,21 @@ def drawn_full(seed: int, number: int) -> Case:
     """Case `number` of a seed, with a full mask."""
     draw = random.Random(f"full {seed} {number}")
     batch, heads_kv, dim = draw.choice((1, 1, 2, 3)), draw.choice((1, 2)), draw.choice(FULL_DIMS)
-    tiles = draw.choice((2, 2, 4, 6, 10, 16, 33))
+    tiles = draw.choice((2, 4, 6, 10, 16, 16, 33))
     len_q = tiles * TILE - draw.choice((0, draw.randrange(TILE)))
     len_k = draw.choice((len_q, draw.randint(1, MOST), TILE * draw.randint(1, MOST // TILE)))
+    ordered = draw.choice((True, False))
     variant: dict[str, Any] = {
         "mask": "none",
         "tile_n": TILE if dim <= TILE else TILE // 2,
-        "deterministic": draw.choice((True, False)),
-        "schedule": draw.choice(SCHEDULES),
+        "deterministic": ordered,
+        "schedule": draw.choice(SCHEDULES) if ordered else "ascending",
     }
     if dim <= WIDEST_DIM and draw.choice((True, False)):
         variant["wide"] = WIDE
-    heads_q = heads_kv * draw.choice((1, 2, 3))
+    heads_q = heads_kv * draw.choice((1, 1, 2, 3))
     shape = (len_q,) * batch, (len_k,) * batch, heads_q, heads_kv, dim, dim
-    problem = Problem(*shape, draw.choice(DTYPES), mask=Full(), backward=draw.choice((True, False, False)))
+    problem = Problem(*shape, draw.choice(DTYPES), mask=Full(), backward=draw.choice((True, True, False)))
     return Case("blocksparse", problem, Inputs(seed=number), variant, repeats=5)
 
 

@@ -51,10 +51,10 @@ def read_sums(rD: cute.Tensor, source: cute.Pointer, thread: Int32) -> None:
 
 @cute.jit
 def add_sums(rD: cute.Tensor, source: cute.Pointer, thread: Int32) -> None:
-    """Adds what `write_sums` wrote to a thread's dK or dV, a vector at a time."""
-    here, there = _views(rD, source, thread)
-    for i in cutlass.range_constexpr(cute.size(here, mode=[1])):
-        here[None, i] = here[None, i].load() + there[None, i].load()
+    """Adds what `write_sums` wrote to a thread's dK or dV."""
+    values = cute.make_rmem_tensor_like(rD)
+    read_sums(values, source, thread)
+    rD.store(rD.load() + values.load())
 
 
 def _views(rD: cute.Tensor, pointer: cute.Pointer, thread: Int32) -> tuple[cute.Tensor, cute.Tensor]:

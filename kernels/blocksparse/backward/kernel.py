@@ -47,6 +47,7 @@ from kernels.blocksparse.spec.variant import (
     BACKWARD_OF_STEPS,
     BACKWARD_OF_TCGEN05,
     NO_INJECTION,
+    OF_SPLITS,
     Injection,
     Variant,
 )
@@ -74,8 +75,8 @@ class BackwardKernel:
     tune = staticmethod(choose_tiling)
 
     def __init__(self, variant: Variant, arch: str, injection: Injection = NO_INJECTION) -> None:
-        everywhere = (*self.INJECTION_POINTS, *BACKWARD_OF_TCGEN05, *BACKWARD_OF_PAIRS, *BACKWARD_OF_STEPS)
-        injection.check(everywhere, "the backward kernel")
+        of_others = (*BACKWARD_OF_TCGEN05, *BACKWARD_OF_PAIRS, *BACKWARD_OF_STEPS, *OF_SPLITS)
+        injection.check((*self.INJECTION_POINTS, *of_others), "the backward kernel")
         self.variant = variant
         self.dtype = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16}[variant.dtype]
         self.tiling = self.tune(variant, arch)

@@ -261,7 +261,14 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
     splits = overrides.get("splits", 0) if not variant.deterministic else 0
     chosen |= {"delays": int(delays), "stages_dq": stages_dq, "splits": splits}
     wrong = {name: value for name, value in overrides.items() if chosen.get(name) != value}
-    if variant.products != "wgmma" or tile_n != 128 or wrong or step_m not in (64, 128) or stages_dq not in (1, 2) or splits not in (0, 1):
+    if (
+        variant.products != "wgmma"
+        or tile_n != 128
+        or wrong
+        or step_m not in (64, 128)
+        or stages_dq not in (1, 2)
+        or splits not in (0, 1)
+    ):
         raise ValueError(
             f"variant.tuning has transposed: it needs products 'wgmma', tile_n 128 and no values but {chosen}, "
             f"got {variant.products!r}, {tile_n} and {overrides}"

@@ -5,8 +5,9 @@
 NOTE [split tiles] A launch of equally long tiles ends with a wave that has a tile for some CTAs and none for others. So
 the tiles of that wave are split into `parts`: a CTA takes a part of a tile's listed blocks as it would take a tile, and
 leaves its sums in memory. The last one to arrive reads the sums of all parts, in their order, and finishes the tile.
-Nobody waits, and which one is last changes no bit. How many tiles are split, and into how many parts, is the launcher's
-choice (launch/split_tiles.py): it depends on how many CTAs the GPU runs at once, and so do the last bits of these tiles.
+Nobody waits, and which one is last changes no bit. The launcher chooses how many tiles are split, and into how many
+parts (launch/split_tiles.py), by the number of CTAs that the GPU runs at once: so the last bits of these tiles depend
+on that.
 """
 
 from collections.abc import Callable
@@ -22,7 +23,7 @@ class SplitTiles(NamedTuple):
     first     number of the first one in the launch order; all later ones are split too
     parts     of each tile, at least 1
     sums      float32, of each part as its kernel leaves them
-    arrivals  int32, 0 before the launch: of each tile, or of each warpgroup's rows of it, the parts whose sums are there
+    arrivals  int32, 0 before the launch: of each tile, or of a warpgroup's rows of it, the parts whose sums are there
     """
 
     first: Int32

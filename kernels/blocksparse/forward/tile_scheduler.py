@@ -76,6 +76,7 @@ def announce(
     persistent,
     cluster: Cluster = ALONE,
     splits: SplitTiles | None = None,
+    entries_of: cutlass.Constexpr = entries_of,
 ) -> Int32:
     """One lane: the tile of this number, or of the first later number that has rows, becomes the CTA's `count`-th.
     Returns its number.
@@ -83,7 +84,7 @@ def announce(
     problem     shape, order and lists as the kernel has them, then (begin, length) of queries and of keys
     persistent  (CTAs, tile counter)
     cluster     numbers are of its tiles together, NOTE [tiles of a cluster]
-    splits      tiles of which numbers are parts; None: of none
+    splits      tiles of which numbers are parts; None: of none. entries_of: as in common/split_tiles.py
     """
     shape, order, lists, queries, keys = problem
     resident, tile_counter = persistent

@@ -294,7 +294,8 @@ def is_full(products: str, mask: str, tiles: tuple[int, int]) -> bool:
 
 def tuning_of_full(padded: int, softcap: bool) -> tuple[tuple[str, int], ...]:
     """The tuning of the backward kernel with atomic adds for full masks, of a padded head dim: at 128 steps of 80
-    queries, and tiles that may be split. Blocks at random, which are the same variant but for that, are slower with it: docs/performance/log.md."""
+    queries, and tiles that may be split. Blocks at random, which are the same variant but for that, are slower with it:
+    docs/performance/log.md."""
     return (("runs", 1), ("splits", 1)) if padded == 128 and not softcap else ()
 
 

@@ -17,6 +17,7 @@ from kernels.blocksparse.forward.hopper.tuning import ROWS, WARPGROUP
 from kernels.blocksparse.spec.variant import Variant
 
 MOST = 8  # parts of a tile
+WORTH = 0.85  # of a tile's time, that a last wave in parts should take at most: docs/performance/log.md
 
 
 class PartCosts(NamedTuple):
@@ -27,7 +28,7 @@ class PartCosts(NamedTuple):
     read: float
 
 
-FORWARD, BACKWARD = PartCosts(2.0, 0.5), PartCosts(3.0, 1.0)
+FORWARD, BACKWARD = PartCosts(2.0, 0.5), PartCosts(2.5, 0.5)
 FREE = PartCosts(0.0, 0.0)  # on an emulated GPU, so that small problems have split tiles too
 
 
@@ -46,16 +47,14 @@ class Split(NamedTuple):
 
 @lru_cache(4096)
 def split_of(tiles: int, ctas: int, blocks: int, costs: PartCosts) -> Split:
-    """The split of `tiles` tiles that list so many blocks each, on `ctas` CTAs; no tile where no split is faster."""
-    rest, blocks = tiles % ctas, max(blocks, 1)
+    """The split of `tiles` tiles that list so many blocks each, on `ctas` CTAs; no tile where that saves little."""
+    rest, most = tiles % ctas, min(MOST, blocks)
 
     def time(parts: int) -> float:
-        if parts == 1:
-            return min(rest, 1.0)
         return -(-parts * rest // ctas) * (1.0 / parts + costs.start / blocks) + parts * costs.read / blocks
 
-    parts = min(range(1, min(MOST, blocks) + 1), key=time)
-    return Split(tiles - rest, rest, parts) if parts > 1 else Split(tiles, 0, 1)
+    parts = min(range(2, most + 1), key=time, default=1)
+    return Split(tiles - rest, rest, parts) if rest and parts > 1 and time(parts) < WORTH else Split(tiles, 0, 1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,13 +38,14 @@ from kernels.blocksparse.backward.transposed.tile_kernel import BulkBackward
 from kernels.blocksparse.backward.transposed.tile_scheduler import Tile
 from kernels.blocksparse.backward.transposed.turns import GROUPS
 from kernels.blocksparse.backward.wgmma import WARPGROUP, GroupProduct, GroupThread, operand, transposed_operand
-from kernels.blocksparse.common import mbarriers
+from kernels.blocksparse.common import mbarriers, split_tiles
 from kernels.blocksparse.common.bulk import BulkOperand
 from kernels.blocksparse.common.layouts import tile_layout
 from kernels.blocksparse.common.list_reader import Sequences
 from kernels.blocksparse.common.mask_words import Mask
 from kernels.blocksparse.common.split_tiles import split_tiles_of
 from kernels.blocksparse.common.tile_loads import TileCopy
+from kernels.blocksparse.spec.variant import NO_INJECTION, OF_SPLITS, Injection, Variant
 
 
 class TransposedBackward(BulkBackward):
@@ -57,6 +58,13 @@ class TransposedBackward(BulkBackward):
         staticmethod(dq_warps.add_steps_in_order),
         staticmethod(mainloop_transposed),
     )
+
+    INJECTION_POINTS = (*BulkBackward.INJECTION_POINTS, *OF_SPLITS)
+
+    def __init__(self, variant: Variant, arch: str, injection: Injection = NO_INJECTION) -> None:
+        super().__init__(variant, arch, injection)
+        self.arrive_part = injection.pick("arrive_part", split_tiles.arrive)
+        self.entries_of_part = injection.pick("entries_of_part", split_tiles.entries_of)
 
     def ctas(self, tiles: Int32, resident: Int32) -> Int32:
         """As many as are resident, if there are so many tiles."""

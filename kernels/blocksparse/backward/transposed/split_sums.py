@@ -15,7 +15,7 @@ from cutlass import Boolean, Int32, Int64, cute
 from kernels.blocksparse.backward.dkv_partials import add_sums, sums_of, write_sums
 from kernels.blocksparse.backward.mainloop_mma import sync_multiplying
 from kernels.blocksparse.backward.tile_iterator import Order
-from kernels.blocksparse.common.split_tiles import SplitTiles, arrive
+from kernels.blocksparse.common.split_tiles import SplitTiles
 
 
 class SplitOrder(NamedTuple):
@@ -33,7 +33,7 @@ def combine(w, splits: SplitTiles, split: Int32) -> Boolean:
     write_sums(rdK, sums_of(splits.sums, Int64(split), 0, tiling), thread)
     write_sums(rdV, sums_of(splits.sums, Int64(split), 1, tiling), thread)
     tile = split // splits.parts
-    last = arrive(splits, tile, w.storage.sLast, thread == 0, sync_multiplying)
+    last = w.kernel.arrive_part(splits, tile, w.storage.sLast, thread == 0, sync_multiplying)
     if last:
         rdK.fill(0.0)
         rdV.fill(0.0)

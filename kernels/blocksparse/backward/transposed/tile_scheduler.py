@@ -28,7 +28,7 @@ from kernels.blocksparse.backward.tiling import ENTRY_STAGES, HALF, TILE_STAGES
 from kernels.blocksparse.backward.transposed import turns
 from kernels.blocksparse.common.buffers import stage_of
 from kernels.blocksparse.common.list_reader import Sequence, read, sequence
-from kernels.blocksparse.common.split_tiles import entries_of, numbers_of, tile_of
+from kernels.blocksparse.common.split_tiles import numbers_of, tile_of
 from kernels.blocksparse.common.tile_counter import take_tile_number
 
 
@@ -123,6 +123,7 @@ def announce(w, count: Int32) -> None:
     turns.await_empty(w.tile_empty, count, TILE_STAGES)
     counts, order, lists, tile_n, sTile = w.counts, w.order, w.lists, w.tiling.tile_n, w.storage.sTile
     entries, stage = w.kernel.entries, stage_of(count, TILE_STAGES)
+    entries_of_part = w.kernel.entries_of_part
     if cute.arch.lane_idx() == 0:
         numbers, number = numbers_of(tiles_of(order, counts), w.splits), next_number(w, count == 0)
         batch, unit, n_block, length = Int32(-1), Int32(0), Int32(0), Int32(0)
@@ -145,7 +146,7 @@ def announce(w, count: Int32) -> None:
                 band_offset = read(w.mask.band_offset, batch * w.mask.band_stride)
         values = (batch, unit, n_block, total, *seq_q, *seq_k, band_offset)
         if cutlass.const_expr(w.splits is not None):
-            first, end = entries_of(split, total, w.splits)
+            first, end = entries_of_part(split, total, w.splits)
             values = (batch, unit, n_block, end - first, *seq_q, *seq_k, band_offset, first, split)
         for i in cutlass.range_constexpr(len(values)):
             sTile[i, stage] = values[i]
@@ -168,7 +169,9 @@ def next_number(w, first) -> Int32:
 def take(w, count: Int32, releases: cutlass.Constexpr = True) -> Tile:
     """A warp: the CTA's `count`-th tile, as soon as it has been announced. releases: it has read all that it will."""
     turns.await_full(w.tile_full, count, TILE_STAGES)
-    ints = [cute.arch.make_warp_uniform(w.storage.sTile[i, stage_of(count, TILE_STAGES)]) for i in range(ints_of(w.tiling))]
+    ints = [
+        cute.arch.make_warp_uniform(w.storage.sTile[i, stage_of(count, TILE_STAGES)]) for i in range(ints_of(w.tiling))
+    ]
     if cutlass.const_expr(releases):
         turns.arrive_empty(w.tile_empty, count, TILE_STAGES)
     batch, unit, n_block, total, *sequences, band_offset = ints[:9]

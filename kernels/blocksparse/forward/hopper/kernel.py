@@ -14,7 +14,7 @@ from cutlass import Boolean, Float32, Int32, Int64, cute
 from cutlass.cute.nvgpu import warp
 from cutlass.memory import SmemAllocator
 
-from kernels.blocksparse.common import buffers, clusters, layouts, tma_loads
+from kernels.blocksparse.common import buffers, clusters, layouts, split_tiles, tma_loads
 from kernels.blocksparse.common.arguments import operand
 from kernels.blocksparse.common.buffers import Buffers
 from kernels.blocksparse.common.list_reader import BlockList, Operand, Sequences, read
@@ -31,7 +31,7 @@ from kernels.blocksparse.forward.kernel import Forward
 from kernels.blocksparse.forward.mainloop import Work
 from kernels.blocksparse.forward.tile_order import Order
 from kernels.blocksparse.forward.tile_scheduler import Tile
-from kernels.blocksparse.spec.variant import NO_INJECTION, OF_CLUSTERS, OF_TMA, Injection, Variant
+from kernels.blocksparse.spec.variant import NO_INJECTION, OF_CLUSTERS, OF_SPLITS, OF_TMA, Injection, Variant
 
 
 class Result(NamedTuple):
@@ -51,7 +51,7 @@ class Result(NamedTuple):
 class HopperForward(Forward):
     """The forward kernel of one variant with products "wgmma"."""
 
-    INJECTION_POINTS = (*Forward.INJECTION_POINTS, *OF_TMA, *OF_CLUSTERS)
+    INJECTION_POINTS = (*Forward.INJECTION_POINTS, *OF_TMA, *OF_CLUSTERS, *OF_SPLITS)
     PERSISTENT = True
     tune = staticmethod(hopper_tuning)
 
@@ -61,6 +61,8 @@ class HopperForward(Forward):
             self.cluster = (self.tuning.cluster, 1, 1)
         self.meet_at_start = injection.pick("meet_at_start", clusters.meet)
         self.leave = injection.pick("leave", clusters.leave)
+        self.arrive_part = injection.pick("arrive_part", split_tiles.arrive)
+        self.entries_of_part = injection.pick("entries_of_part", split_tiles.entries_of)
         self.wait_filled = injection.pick("wait_filled", buffers.wait_filled)
         self.wait_empty = injection.pick("wait_empty", buffers.wait_empty)
         self.whole = injection.pick("whole", tma_loads.whole)
@@ -232,11 +234,11 @@ class HopperForward(Forward):
         """One loading warp, for all tiles."""
         count, before, more = Int32(0), Int32(0), Boolean(True)
         tile_m, cluster = self.variant.tile_m, clusters.cluster_of(self.tuning.cluster)
-        number = cute.arch.block_idx()[0] // cluster.ctas
+        number, of_splits = cute.arch.block_idx()[0] // cluster.ctas, (common.splits, self.entries_of_part)
         if cutlass.const_expr(role == "announce"):
             if announces:
                 number = tile_scheduler.announce(
-                    common.tile_pipeline, count, number, tile_m, problem, persistent, cluster, common.splits
+                    common.tile_pipeline, count, number, tile_m, problem, persistent, cluster, *of_splits
                 )
             # the other lanes wait for the announcement only after it, here and below
             cute.arch.sync_warp()
@@ -251,7 +253,7 @@ class HopperForward(Forward):
                         total = numbers_of(tile_scheduler.tiles_of(*problem[:2]), common.splits)
                         number = tile_scheduler.next_number(*persistent, total, number, cluster)
                         number = tile_scheduler.announce(
-                            common.tile_pipeline, count + 1, number, tile_m, problem, persistent, cluster, common.splits
+                            common.tile_pipeline, count + 1, number, tile_m, problem, persistent, cluster, *of_splits
                         )
                     cute.arch.sync_warp()
                 elif cutlass.const_expr(role == "q"):
@@ -424,7 +426,7 @@ class HopperForward(Forward):
         """Stores the rows of a whole tile, or of one whose last part this is. NOTE [split tiles]"""
         last, splits = Boolean(True), common.splits
         threads = self.tuning.warpgroups(self.variant) * WARPGROUP
-        functions = Work(meet=self.meet, correction=self.correction, finite=self.finite)
+        functions = Work(meet=self.meet, arrive=self.arrive_part, correction=self.correction, finite=self.finite)
         w = Work(**functions.__dict__, sLast=common.sLast, to_log2=result.to_log2)
         if tile.split >= 0:
             sums = result.acc_o, result.row_ref, result.row_sum

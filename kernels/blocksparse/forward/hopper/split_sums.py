@@ -12,27 +12,35 @@ from cutlass import Boolean, Float32, Int32, Int64, cute
 
 from kernels.blocksparse.common import layouts
 from kernels.blocksparse.common.list_reader import read
-from kernels.blocksparse.common.split_tiles import SplitTiles, arrive
+from kernels.blocksparse.common.split_tiles import SplitTiles
 from kernels.blocksparse.forward.hopper.tuning import WARPGROUP
 
 
 @cute.jit
 def combine(
-    w, splits: SplitTiles, split: Int32, group: Int32, thread: Int32, threads: cutlass.Constexpr, acc_o, row_ref, row_sum
+    w,
+    splits: SplitTiles,
+    split: Int32,
+    group: Int32,
+    thread: Int32,
+    threads: cutlass.Constexpr,
+    acc_o,
+    row_ref,
+    row_sum,
 ) -> Boolean:
     """Leaves the sums of a warpgroup's rows of a part. Returns True for the last one of a tile to do so, whose acc_o,
     row_ref and row_sum are then those of all parts.
 
     split            the part's number among all parts
     thread, threads  among all that multiply, and how many there are
-    w                `meet`, by which the warpgroup's threads wait for each other, `sLast` (warpgroups,), and
-                     `correction`, `finite` and `to_log2` as of the main loop
+    w                `meet`, by which the warpgroup's threads wait for each other, `sLast` (warpgroups,), `arrive` of
+                     common/split_tiles.py, and `correction`, `finite` and `to_log2` as of the main loop
     """
     count, tile = (cute.size(acc_o) + 2 * cute.size(row_sum)) * threads, split // splits.parts
     first = splits.sums + (Int64(tile * splits.parts) * count + thread)
     _write(first + Int64(split % splits.parts) * count, threads, acc_o, row_ref, row_sum)
     rows, sLast = tile * (threads // WARPGROUP) + group, cute.make_tensor(w.sLast.iterator + group, cute.make_layout(1))
-    last = arrive(splits, rows, sLast, thread % WARPGROUP == 0, lambda: w.meet(group))
+    last = w.arrive(splits, rows, sLast, thread % WARPGROUP == 0, lambda: w.meet(group))
     if last:
         _read_all(w, splits.parts, first, count, threads, acc_o, row_ref, row_sum)
     return last

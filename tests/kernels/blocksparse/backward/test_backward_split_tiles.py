@@ -1,18 +1,24 @@
-"""Tiles of keys of a full mask's last wave that several CTAs share (NOTE [split tiles] of common/split_tiles.py), on the
-emulated GPU."""
+"""Tiles of keys of a full mask's last wave whose queries several CTAs share (NOTE [split tiles] of
+common/split_tiles.py): which kernels may split them, what they compute on the emulated GPU, and that it finds what is
+wrong with them."""
 
 from dataclasses import replace
 
 import pytest
 import torch
-from backward_problems import Spec
+from backward_problems import Spec, errors
 from covering import nightly_unless
-from transposed_backward import check
+from transposed_backward import check, run
 
 pytest.importorskip("cutlass")
 
+from cutlass import Int32, cute
+
 from kernels.blocksparse.launch import backward as launch
-from kernels.blocksparse.launch.split_tiles import Split
+from kernels.blocksparse.launch.split_tiles import Split, may_split
+from kernels.blocksparse.lists.bands import band
+from kernels.blocksparse.lists.builder import dense
+from kernels.blocksparse.spec.variant import Injection
 
 LONG = Spec(
     *((1500,), (300,), 2, 2), dim=128, tile_m=128, tuning=(("runs", 1), ("splits", 1)), deterministic=False,
@@ -43,3 +49,75 @@ def test_gradients_and_the_same_bits_of_dk_and_dv(name, monkeypatch):
     ]
     for key in ("dk", "dv"):
         assert all(torch.equal(results[0][key], other[key]) for other in results[1:])
+
+
+def test_atomic_adds_of_full_masks_at_head_dim_128_may_split_tiles_and_no_others():
+    def splits(lists, dim=128, **options):
+        q = torch.empty(2, 1024, 4, dim, dtype=torch.bfloat16, device="meta")
+        return may_split(launch.backward_variants(q, lists, products="wgmma", **options)[-2])
+
+    full = dense([1024] * 2, [1024] * 2)
+    assert splits(full) and splits(full, 120) and not splits(full, 64)
+    assert not splits(full, deterministic=True) and not splits(full, softcap=20.0)
+    assert not splits(band(1024, 1024, left=None, right=0))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "heads", "packed"), [((500, 400), (2, 2), False), ((500, 400), (2, 2), True), ((500,), (4, 1), False)]
+)
+def test_sequences_of_unequal_lengths_and_groups_that_are_split_have_none(lengths, heads, packed, monkeypatch):
+    """Whose kernel may split tiles all the same."""
+    splits = list[bool]()
+    real = launch.split_sums
+    monkeypatch.setattr(launch, "split_sums", lambda *of: splits.append(real(*of) is not None))
+    group_split = 2 if heads == (4, 1) else 1
+    check(replace(LONG, lens_q=lengths, lens_k=lengths, heads_q=heads[0], heads_kv=heads[1], packed=packed,
+                  group_split=group_split))  # fmt: skip
+    assert splits == [False]
+
+
+@cute.jit
+def _too_early(splits, of_rows, sLast, leads, meet):
+    meet()
+    if leads:
+        sLast[0] = Int32(cute.arch.atomic_add(splits.arrivals + of_rows, Int32(1), sem="acq_rel", scope="gpu"))
+    meet()
+    return cute.arch.make_warp_uniform(sLast[0]) == splits.parts - 2
+
+
+@cute.jit
+def _relaxed(splits, of_rows, sLast, leads, meet):
+    meet()
+    if leads:
+        sLast[0] = Int32(cute.arch.atomic_add(splits.arrivals + of_rows, Int32(1), sem="relaxed", scope="gpu"))
+    meet()
+    return cute.arch.make_warp_uniform(sLast[0]) == splits.parts - 1
+
+
+@cute.jit
+def _from_the_second_block(split, entries, splits):
+    first, end = Int32(0), entries
+    if split >= 0:
+        part = split % splits.parts
+        first, end = entries * part // splits.parts + 1, entries * (part + 1) // splits.parts
+    return first, end
+
+
+@pytest.mark.parametrize(
+    ("point", "replacement"),
+    [
+        ("arrive_part", _too_early),
+        nightly_unless(False, "arrive_part", _relaxed),
+        nightly_unless(False, "entries_of_part", _from_the_second_block),
+    ],
+)
+def test_what_is_wrong_with_them_is_found(point, replacement, monkeypatch):
+    """By the emulated GPU, or in the gradients."""
+    monkeypatch.setattr(launch, "split_of", lambda tiles, *_: Split(2, tiles - 2, 2))
+    injection = Injection(f"planted{replacement.__name__}", {point: replacement})
+    found = False
+    for seed in range(4):
+        problem, out, reports = run(LONG, injection, warp_schedule="random", seed=seed, dispatch="permuted")
+        found = found or any(r.status != "finished" or r.findings for r in reports)
+        found = found or not max(errors(problem, out).values()) <= 1
+    assert found

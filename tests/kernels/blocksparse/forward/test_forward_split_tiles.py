@@ -1,5 +1,6 @@
-"""Tiles of a full mask's last wave whose keys several CTAs share (NOTE [split tiles] of common/split_tiles.py): where
-they are chosen, what they compute on the emulated GPU, and that it finds what is wrong with them."""
+"""Tiles of queries of a full mask's last wave whose keys several CTAs share (NOTE [split tiles] of
+common/split_tiles.py): which kernels may split them, what they compute on the emulated GPU, and that it finds what is
+wrong with them."""
 
 from dataclasses import replace
 
@@ -11,33 +12,156 @@ from forward_cases import Case, errors, problem
 
 pytest.importorskip("cutlass")
 
-from fuzz.devices.emulator import Emulator
+import cutlass
+from cutlass import Int32, cute
+
+from fuzz.devices.emulator import EmulationError, Emulator
+from fuzz.devices.emulator.config import ALL_CHECKS
 from kernels.blocksparse.launch import forward as launch
-from kernels.blocksparse.launch.split_tiles import FORWARD, Split, forward_sums, split_of
+from kernels.blocksparse.launch.split_tiles import Split, forward_sums, may_split
 from kernels.blocksparse.lists.bands import band
 from kernels.blocksparse.lists.builder import dense
 from kernels.blocksparse.spec.signature import ordered
-from kernels.blocksparse.spec.variant import NO_INJECTION, Variant
+from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant
 
 WIDE = Case((500,), (600,), 2, 1, dim=64, tile_m=192, tile_n=128, products="wgmma", tuning=(("splits", 1),))
 
 
-def split_into(p, first, parts):
-    """Sums of the problem's tiles from number `first` on, each in so many parts."""
+def tuning_of(tokens, dim=64, *, blocks=None, packed=False, products="wgmma", **options):
+    """The tuning of the forward kernel for two sequences of so many queries and keys. blocks: the lists; None: those of
+    a full mask."""
+    shape = (2 * tokens, 4, dim) if packed else (2, tokens, 4, dim)
+    q = torch.empty(shape, dtype=torch.bfloat16, device="meta")
+    lists = dense([tokens] * 2, [tokens] * 2, **options) if blocks is None else blocks
+    return dict(launch.forward_variant(q, lists, products=products).tuning)
+
+
+def test_full_masks_of_small_head_dims_may_split_tiles_and_no_others():
+    for dim, options in ((64, {"wide": True}), (64, {}), (40, {"wide": True}), (96, {})):
+        assert tuning_of(2048, dim, **options) == {"splits": 1}
+    for dim in (128, 192, 256):
+        assert "splits" not in tuning_of(2048, dim)
+    assert "splits" not in tuning_of(2048, packed=True)
+    assert "splits" not in tuning_of(2048, tile_m=64)
+    assert "splits" not in tuning_of(2048, products="mma")
+    assert "splits" not in tuning_of(2048, blocks=band(2048, 2048, left=None, right=0))
+    assert "splits" not in tuning_of(2048, blocks=dense([2048, 1024], [2048, 2048]))
+
+
+def test_without_tensor_maps_or_in_clusters_none_are_split():
+    of = Variant("forward", "bfloat16", 64, tile_m=192, products="wgmma", tuning=(("splits", 1),))
+    far = torch.empty_strided((2, 10, 1, 64), (1 << 39, 64, 64, 1), dtype=torch.bfloat16, device="meta")
+    assert may_split(of) and not may_split(launch.for_operands(of, far, far, far))
+    for wrong in ({"tma": 0}, {"cluster": 2}):
+        with pytest.raises(ValueError, match="splits must be 0 or, with tma and without clusters, 1"):
+            launch.forward_tuning(of.with_tuning(**wrong))
+
+
+def values_of(p, first, parts, resident):
+    """Values of a launch whose tiles from number `first` on are in so many parts."""
     tiles = p.blocks.m_blocks * p.case.heads_q * len(p.case.lengths_q)
     arrivals = torch.zeros((tiles - first) * (p.case.tile_m // 64), dtype=torch.int32, device=p.q.device)
-    return forward_sums(Split(first, tiles - first, parts), p.variant, arrivals)
-
-
-def run_split(case, first, parts, resident):
-    """The problem of a case, run so."""
-    p = problem(case, DEVICE)
-    split = split_into(p, first, parts)
     counter = torch.zeros(1, dtype=torch.int32, device=p.q.device)
-    run_forward(p, NO_INJECTION, "sm_90a", resident=resident, tile_counter=counter, split=split)
-    return p
+    split = forward_sums(Split(first, tiles - first, parts), p.variant, arrivals)
+    return {"resident": resident, "tile_counter": counter, "split": split}
 
 
-def test_small():
-    p = run_split(WIDE, 3, 2, 3)
-    assert max(errors(p)) <= 1, errors(p)
+# a case, the first tile that is split, and parts
+SPLITS = {
+    "wide tiles": (WIDE, 3, 2),
+    "all tiles, more parts than blocks": (WIDE, 0, 8),
+    "whole blocks, equal heads": (replace(WIDE, lengths_k=(1024,), heads_kv=2), 4, 3),
+    "soft cap, float16, several sequences": (
+        replace(WIDE, lengths_q=(200, 200), lengths_k=(700, 700), softcap=20.0, dtype=torch.float16), 5, 3,
+    ),
+    "tiles of 128 queries": (replace(WIDE, tile_m=128, dim=96, spread=3.0), 2, 2),
+    "no keys": (replace(WIDE, lengths_k=(0,)), 2, 2),
+    "head dim 192": (replace(WIDE, tile_m=128, dim=192, lengths_k=(300,)), 2, 2),
+}  # fmt: skip
+DAILY = ("wide tiles", "tiles of 128 queries")
+
+
+@pytest.mark.parametrize("name", [nightly_unless(HOPPER or name in DAILY, name) for name in SPLITS])
+def test_results_are_right_and_have_the_same_bits_in_every_run(name):
+    """With any number of CTAs, whichever part of a tile is the last one."""
+    case, first, parts = SPLITS[name]
+    results = []
+    for resident in (1, 2, 5, 40):
+        p = problem(case, DEVICE)
+        if HOPPER:
+            run_forward(p, NO_INJECTION, "sm_90a", **values_of(p, first, parts, resident))
+        else:
+            emulator = Emulator(
+                resident_ctas=3, warp_schedule="random", seed=resident, dispatch="permuted", checks=ALL_CHECKS
+            )
+            values = ordered("forward", p.values(**values_of(p, first, parts, resident)))
+            assert loaded(p.variant, "sm_90a")(*values, emulator=emulator).status == "finished"
+        assert max(errors(p)) <= 1, errors(p)
+        results.append((p.o, p.lse))
+    assert all(torch.equal(x, y) for other in results[1:] for x, y in zip(results[0], other, strict=True))
+
+
+def test_a_kernel_that_splits_no_tile_has_the_results_of_one_that_cannot():
+    p, other = problem(WIDE, DEVICE), problem(replace(WIDE, tuning=(("splits", 0),)), DEVICE)
+    for one in (p, other):
+        run_forward(one, NO_INJECTION, "sm_90a")
+    assert torch.equal(p.o, other.o) and torch.equal(p.lse, other.lse)
+
+
+@cute.jit
+def _too_early(splits, of_rows, sLast, leads, meet):
+    meet()
+    if leads:
+        sLast[0] = Int32(cute.arch.atomic_add(splits.arrivals + of_rows, Int32(1), sem="acq_rel", scope="gpu"))
+    meet()
+    return cute.arch.make_warp_uniform(sLast[0]) == splits.parts - 2
+
+
+@cute.jit
+def _relaxed(splits, of_rows, sLast, leads, meet):
+    meet()
+    if leads:
+        sLast[0] = Int32(cute.arch.atomic_add(splits.arrivals + of_rows, Int32(1), sem="relaxed", scope="gpu"))
+    meet()
+    return cute.arch.make_warp_uniform(sLast[0]) == splits.parts - 1
+
+
+@cute.jit
+def _unmet(splits, of_rows, sLast, leads, meet):
+    if leads:
+        sLast[0] = Int32(cute.arch.atomic_add(splits.arrivals + of_rows, Int32(1), sem="acq_rel", scope="gpu"))
+    meet()
+    return cute.arch.make_warp_uniform(sLast[0]) == splits.parts - 1
+
+
+@cute.jit
+def _one_lost(split, entries, splits):
+    first, end = Int32(0), entries
+    if split >= 0:
+        part = split % splits.parts
+        first, end = entries * part // splits.parts, cutlass.max(entries * (part + 1) // splits.parts - 1, 0)
+    return first, end
+
+
+@pytest.mark.parametrize(
+    ("point", "replacement"),
+    [
+        ("arrive_part", _too_early),  # the last but one finishes the tile: it reads sums that nobody has left yet
+        ("arrive_part", _relaxed),  # sums are handed over by nothing
+        nightly_unless(False, "arrive_part", _unmet),  # a warp's sums may come after its warpgroup's arrival
+        ("entries_of_part", _one_lost),
+    ],
+)
+def test_what_is_wrong_with_them_is_found(point, replacement):
+    """By the emulated GPU, or in the results."""
+    injection, found = Injection(f"planted_{replacement.__name__.strip('_')}", {point: replacement}), False
+    for seed in range(6):
+        p = problem(WIDE)
+        emulator = Emulator(resident_ctas=4, warp_schedule="random", seed=seed, dispatch="permuted", checks=ALL_CHECKS)
+        values = ordered("forward", p.values(**values_of(p, 1, 2, 4)))
+        try:
+            loaded(p.variant, "sm_90a", injection)(*values, emulator=emulator)
+            found = found or not max(errors(p)) <= 1
+        except EmulationError:
+            found = True
+    assert found
