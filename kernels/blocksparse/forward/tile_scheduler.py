@@ -37,8 +37,8 @@ INTS, LONGS = 10, 2  # of an announced tile
 
 
 class Tile(NamedTuple):
-    """A query tile, as announced: where it is, its sequences and the blocks that are listed for it; or a part of one,
-    split: NOTE [split tiles] of common/split_tiles.py, its number among all parts, and -1 of a whole tile."""
+    """A query tile, as announced: where it is, its sequences and the blocks that are listed for it, or for a part of
+    it."""
 
     batch: Int32
     head: Int32
@@ -46,7 +46,6 @@ class Tile(NamedTuple):
     queries: Sequence
     keys: Sequence
     tile_iterator: TileIterator
-    split: Int32
 
 
 class TilePipeline(NamedTuple):
@@ -143,11 +142,11 @@ def take(
     tile_pipeline: TilePipeline,
     count: Int32,
     lists: tuple[BlockList, BlockList],
-    splits: cutlass.Constexpr = False,
+    releases: cutlass.Constexpr = True,
 ) -> Tile:
-    """A warp: the CTA's `count`-th tile, as soon as it has been announced. splits: it may be a part of one."""
+    """A warp: the CTA's `count`-th tile, as soon as it has been announced. releases: as of `read_tile`."""
     buffers.wait_full(tile_pipeline.barriers, count)
-    return read_tile(tile_pipeline, count, lists, splits)
+    return read_tile(tile_pipeline, count, lists, releases)
 
 
 @cute.jit
@@ -155,15 +154,20 @@ def read_tile(
     tile_pipeline: TilePipeline,
     count: Int32,
     lists: tuple[BlockList, BlockList],
-    splits: cutlass.Constexpr = False,
+    releases: cutlass.Constexpr = True,
 ) -> Tile:
-    """A warp: the CTA's `count`-th tile, which has been announced; it releases the stage that has it. splits: as of
-    `take`."""
+    """A warp: the CTA's `count`-th tile, which has been announced. releases: it releases the stage that has it."""
     slot = count % TILE_STAGES
-    ints = [cute.arch.make_warp_uniform(tile_pipeline.ints[i, slot]) for i in range(INTS if splits else INTS - 1)]
+    ints = [cute.arch.make_warp_uniform(tile_pipeline.ints[i, slot]) for i in range(INTS - 1)]
     first, first_full = Int64(tile_pipeline.longs[0, slot]), Int64(tile_pipeline.longs[1, slot])
-    buffers.release(tile_pipeline.barriers, count)
-    batch, head, m_block, *sequences, n_partial, entries = ints[: INTS - 1]
+    if cutlass.const_expr(releases):
+        buffers.release(tile_pipeline.barriers, count)
+    batch, head, m_block, *sequences, n_partial, entries = ints
     tile_iterator = TileIterator(lists[0].index + first, lists[1].index + first_full, first, n_partial, entries)
-    split = ints[-1] if splits else Int32(-1)
-    return Tile(batch, head, m_block, Sequence(*sequences[:2]), Sequence(*sequences[2:]), tile_iterator, split)
+    return Tile(batch, head, m_block, Sequence(*sequences[:2]), Sequence(*sequences[2:]), tile_iterator)
+
+
+def split_of(tile_pipeline: TilePipeline, count: Int32) -> Int32:
+    """The number among all parts of the CTA's `count`-th tile, of a warp that has not released it yet; -1 of a whole
+    tile. NOTE [split tiles] of common/split_tiles.py."""
+    return cute.arch.make_warp_uniform(tile_pipeline.ints[INTS - 1, count % TILE_STAGES])

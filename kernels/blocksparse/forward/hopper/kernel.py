@@ -243,7 +243,7 @@ class HopperForward(Forward):
             # the other lanes wait for the announcement only after it, here and below
             cute.arch.sync_warp()
         while more:
-            tile = tile_scheduler.take(common.tile_pipeline, count, common.lists, bool(self.tuning.splits))
+            tile = tile_scheduler.take(common.tile_pipeline, count, common.lists)
             more = tile.batch >= 0
             if more:
                 if cutlass.const_expr(role == "announce"):
@@ -320,7 +320,7 @@ class HopperForward(Forward):
             if thread // WARPGROUP == groups - 1:
                 cute.arch.barrier_arrive(barrier_id=self.turn_of(0), number_of_threads=2 * WARPGROUP)
         while more:
-            tile = tile_scheduler.take(common.tile_pipeline, count, common.lists, bool(self.tuning.splits))
+            tile = tile_scheduler.take(common.tile_pipeline, count, common.lists, not self.tuning.splits)
             more = tile.batch >= 0
             if more:
                 first_row = tile.m_block * self.variant.tile_m
@@ -328,11 +328,19 @@ class HopperForward(Forward):
                 rows_o = (o.at(tile.batch, o_row, tile.head), o.stride_row)
                 address, (stride_batch, stride_head) = lse
                 at = tile.batch * stride_batch + tile.head * stride_head + (tile.queries.begin + first_row)
-                if cutlass.const_expr(self.tuning.cluster == 1) or first_row < tile.queries.length:
+                if cutlass.const_expr(self.tuning.splits):
+                    # each with a main loop of its own: ptxas orders one worse that is followed by a branch
+                    if tile_scheduler.split_of(common.tile_pipeline, count) < 0:
+                        self.multiply(common, thread, tile, count, before, rows_o, address + at, factors)
+                    else:
+                        self.multiply(common, thread, tile, count, before, rows_o, address + at, factors, True)
+                elif cutlass.const_expr(self.tuning.cluster == 1) or first_row < tile.queries.length:
                     self.multiply(common, thread, tile, count, before, rows_o, address + at, factors)
                 else:
                     self.pass_over(common, thread // WARPGROUP, tile, count, before)
                 before += tile.tile_iterator.entries * (self.variant.tile_n // self.tuning.step)
+            if cutlass.const_expr(self.tuning.splits):
+                buffers.release(common.tile_pipeline.barriers, count)
             count += 1
 
     @cute.jit
@@ -347,7 +355,9 @@ class HopperForward(Forward):
         buffers.release(buffers_q, count)
 
     @cute.jit
-    def multiply(self, common: Work, thread, tile: Tile, count, before, o, lse_row, factors) -> None:
+    def multiply(
+        self, common: Work, thread, tile: Tile, count, before, o, lse_row, factors, of_part: cutlass.Constexpr = False
+    ) -> None:
         """A multiplying warpgroup's rows of a tile, the CTA's `count`-th. o: (address of the first row, stride of
         rows); before: steps of earlier tiles."""
         variant, step, mask = self.variant, self.tuning.step, common.mask
@@ -415,23 +425,20 @@ class HopperForward(Forward):
         )
 
         result = Result(acc_o, row_ref, row_sum, mask_rows, mma_o, rows_left, factors[1], o, lse_row)
-        if cutlass.const_expr(self.tuning.splits):
-            self.finish_part(common, tile, thread, group, sQ, own, copy, result)
+        if cutlass.const_expr(of_part):
+            split = tile_scheduler.split_of(common.tile_pipeline, count)
+            self.finish_part(common, split, thread, group, sQ, own, copy, result)
         else:
             self.store(thread, group, sQ, own, copy, result)
         buffers.release(buffers_q, count)
 
     @cute.jit
-    def finish_part(self, common: Work, tile: Tile, thread, group, sQ, own, copy: TileCopy, result: Result) -> None:
-        """Stores the rows of a whole tile, or of one whose last part this is. NOTE [split tiles]"""
-        last, splits = Boolean(True), common.splits
-        threads = self.tuning.warpgroups(self.variant) * WARPGROUP
+    def finish_part(self, common: Work, split: Int32, thread, group, sQ, own, copy: TileCopy, result: Result) -> None:
+        """Leaves the sums of a part of a tile, and stores the tile's rows if it is the last one. NOTE [split tiles]"""
+        threads, splits = self.tuning.warpgroups(self.variant) * WARPGROUP, common.splits
         functions = Work(meet=self.meet, arrive=self.arrive_part, correction=self.correction, finite=self.finite)
         w = Work(**functions.__dict__, sLast=common.sLast, to_log2=result.to_log2)
-        if tile.split >= 0:
-            sums = result.acc_o, result.row_ref, result.row_sum
-            last = combine(w, splits, tile.split, group, thread, threads, *sums)
-        if last:
+        if combine(w, splits, split, group, thread, threads, result.acc_o, result.row_ref, result.row_sum):
             self.store(thread, group, sQ, own, copy, result)
 
     @cute.jit
