@@ -195,9 +195,11 @@ class BlockSparseTarget(AutogradTarget, Compiled):
         return Rule(f"tiles of {tile_m} queries but for a forward pass by {products} up to head dim {most}", refused)
 
     def kernels(self, case: Case, arch: str) -> list[tuple[Variant, Injection]]:
-        """The kernels that a case launches, each with the replaced parts of a mutant."""
+        """The kernels that a case launches, each with the replaced parts of a mutant; of one that may split tiles also
+        that which splits none: how many CTAs a GPU runs at once decides."""
         from kernels.blocksparse.launch.backward import backward_lists, backward_variants
         from kernels.blocksparse.launch.forward import forward_variant
+        from kernels.blocksparse.launch.split_tiles import may_split, without_splits
         from kernels.blocksparse.spec.injection import find_injections
 
         q, blocks, options = shapes_of(case)
@@ -209,7 +211,7 @@ class BlockSparseTarget(AutogradTarget, Compiled):
             lists = backward_lists(q, blocks, products)
             kernels = backward_variants(q, lists, softcap, bool(options["deterministic"]), products=products)
             found += [(variant, injection.backward.part(variant.kind)) for variant in kernels]
-        return found
+        return found + [(without_splits(variant), injected) for variant, injected in found if may_split(variant)]
 
     def planned(self, case: Case) -> frozenset[str]:
         """See Target."""

@@ -51,6 +51,7 @@ from kernels.blocksparse.launch.split_tiles import (
     may_split,
     no_split,
     split_of,
+    without_splits,
 )
 from kernels.blocksparse.lists.types import BlockSparse
 from kernels.blocksparse.lists.write_order import with_order
@@ -406,8 +407,8 @@ def backward_launches(
     split = None
     if may_split(main) and by_length is None:
         split = split_sums(main, q, blocks, workspace, tiles, heads_q // (heads_kv * group_split))
-    of_split = no_split(tiles) if split is None else split.values()
-    tiles = tiles if split is None else split.split.numbers
+    of_split, tiles = (no_split(tiles), tiles) if split is None else (split.values(), split.split.numbers)
+    main = without_splits(main) if split is None else main
     rows_of = sequence_values(sequences)
     sizes: Values = {"batch": batch, "heads_q": heads_q, "m_blocks": m_blocks, "dim": dim}
     sizes_of_keys: Values = {"heads_kv": heads_kv, "n_blocks": n_blocks, "group_split": group_split}

@@ -19,7 +19,16 @@ from kernels.blocksparse.compile.runtime import arch_of, launch
 from kernels.blocksparse.compile.supported import forward_tuning
 from kernels.blocksparse.forward.hopper.tuning import ROWS
 from kernels.blocksparse.launch.by_length import order_of_queries, order_values, tiles_to_launch
-from kernels.blocksparse.launch.split_tiles import FORWARD, FREE, SplitSums, forward_sums, may_split, no_split, split_of
+from kernels.blocksparse.launch.split_tiles import (
+    FORWARD,
+    FREE,
+    SplitSums,
+    forward_sums,
+    may_split,
+    no_split,
+    split_of,
+    without_splits,
+)
 from kernels.blocksparse.lists.lpt import even_share
 from kernels.blocksparse.lists.types import Band, Bits, BlockList, BlockMask, BlockSparse, Intervals
 from kernels.blocksparse.spec.injection import NO_HOST_INJECTION, HostInjection
@@ -123,7 +132,8 @@ def forward(
     tiles, split, tile_counter = tiles_of_queries(q, blocks, sequences.batch), None, None
     if resident is not None and may_split(variant):
         split, tile_counter = split_sums(variant, tiles, resident, -(-k.shape[-3] // blocks.tile_n), q.device)
-    elif not (resident is None or tiles <= resident or cluster > 1):
+        variant = variant if split else without_splits(variant)
+    if split is None and not (resident is None or tiles <= resident or cluster > 1):
         tile_counter = torch.zeros(1, dtype=torch.int32, device=q.device)
     values = forward_values(
         *(q, k, v, o, lse, sequences, blocks),
@@ -304,10 +314,14 @@ def forward_values(
     }
 
 
-def split_sums(variant: Variant, tiles: int, ctas: int, blocks: int, device: torch.device) -> tuple[SplitSums, Tensor]:
+def split_sums(
+    variant: Variant, tiles: int, ctas: int, blocks: int, device: torch.device
+) -> tuple[SplitSums, Tensor] | tuple[None, None]:
     """The split of a launch of so many tiles with so many blocks each, by a kernel that may split them, and its tile
-    counter."""
+    counter; None where none is split."""
     split = split_of(tiles, ctas, blocks, FORWARD if device.type == "cuda" else FREE)
+    if not split.tiles:
+        return None, None
     counters = torch.zeros(1 + split.tiles * (variant.tile_m // ROWS), dtype=torch.int32, device=device)
     return forward_sums(split, variant, counters[1:]), counters[:1]
 

