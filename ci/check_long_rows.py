@@ -34,6 +34,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import msgspec
+import torch
 
 from fuzz.core.case import Case, Inputs
 from fuzz.core.target import Device
@@ -43,8 +44,9 @@ from fuzz.targets.blocksparse.static_checks import shapes_of
 from fuzz.targets.registry import load
 from kernels.blocksparse.launch.backward import backward_variants
 from kernels.blocksparse.launch.concurrency import group_split_of
-from kernels.blocksparse.launch.forward import cluster_size, forward_lists, forward_variant, tiles_of_queries
+from kernels.blocksparse.launch.forward import cluster_size, forward_variant
 from kernels.blocksparse.launch.split_tiles import BACKWARD, FORWARD, may_split, split_of
+from kernels.blocksparse.lists.builder import dense
 from kernels.blocksparse.spec.variant import WIDE, WIDEST_DIM
 from oracles.masks import Causal, Documents, Full, Mask, Window
 from oracles.problem import Dtype, Layout, Problem
@@ -121,24 +123,27 @@ def clustered(case: Case) -> bool:
 
 def splits_forward(case: Case) -> bool:
     """True if some of its forward kernel's tiles are split on an H200."""
-    q, lists, _ = shapes_of(case)
+    problem, (q, lists, _) = case.problem, shapes_of(case)
     variant = forward_variant(q, lists, products="wgmma")
-    lists = forward_lists(q, lists, "wgmma")
-    tiles, blocks = tiles_of_queries(q, lists, case.problem.batch), -(-case.problem.len_k // lists.tile_n)
-    return may_split(variant) and split_of(tiles, SMS, blocks, FORWARD).tiles > 0
+    tiles = problem.batch * problem.heads_q * -(-problem.len_q // variant.tile_m)
+    return may_split(variant) and split_of(tiles, SMS, -(-problem.len_k // variant.tile_n), FORWARD).tiles > 0
 
 
 def splits_backward(case: Case) -> bool:
     """True if some of its backward kernel's tiles are split on an H200."""
     problem, (q, lists, _) = case.problem, shapes_of(case)
-    ordered = bool(case.variant["deterministic"])
+    ordered, group = bool(case.variant["deterministic"]), problem.heads_q // problem.heads_kv
     if not problem.backward or not may_split(backward_variants(q, lists, None, ordered, products="wgmma")[-2]):
         return False
-    k = q[..., : problem.heads_kv, :]
+    lists = dense(problem.len_q, problem.len_k, device="cpu")
+    q, k = (
+        torch.empty(problem.batch, length, heads, problem.dim, dtype=problem.torch_dtype, device="meta")
+        for length, heads in ((problem.len_q, problem.heads_q), (problem.len_k, problem.heads_kv))
+    )
     if group_split_of(lists, problem.batch, q, k, ordered) > 1:
         return False
     tiles = problem.batch * problem.heads_kv * -(-problem.len_k // lists.tile_n)
-    return split_of(tiles, SMS, lists.m_blocks * (problem.heads_q // problem.heads_kv), BACKWARD).tiles > 0
+    return split_of(tiles, SMS, lists.m_blocks * group, BACKWARD).tiles > 0
 
 
 def _mask(draw: random.Random, length: int) -> tuple[Mask, str]:

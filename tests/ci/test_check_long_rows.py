@@ -40,10 +40,17 @@ def test_a_case_that_nobody_told_of_is_lost():
     assert [one["number"] for one in found["not_passed"]] == [2] and json.dumps(found)
 
 
-def test_full_masks_are_all_of_kernels_in_clusters_that_take_whole_pairs_of_tiles_but_where_they_are_many():
-    cases = [check_long_rows.drawn_full(1, number) for number in range(40)]
-    assert all(map(check_long_rows.clustered, cases))
+def test_full_masks_are_of_kernels_in_clusters_or_with_split_tiles():
+    """Clusters take whole pairs of tiles, but where they are many."""
+    cases = [check_long_rows.drawn_full(1, number) for number in range(120)]
     assert {case.problem.dim for case in cases} == set(check_long_rows.FULL_DIMS)
+    assert all(check_long_rows.clustered(case) == (case.problem.dim > 96) for case in cases)
+    split = [case for case in cases if check_long_rows.splits_forward(case)]
+    assert len(split) >= 10 and all(case.problem.dim <= 96 for case in split)
+    assert {bool(case.variant.get("wide")) for case in split} == {False, True}
+    split = [case for case in cases if check_long_rows.splits_backward(case)]
+    assert len(split) >= 3 and all(96 < case.problem.dim <= 128 for case in split)
+    assert not any(case.variant["deterministic"] for case in split)
     tiles = {-(-case.problem.len_q // check_long_rows.TILE) for case in cases}
     assert all(number % 2 == 0 or number >= 32 for number in tiles) and any(number % 2 for number in tiles)
     assert not any(map(check_long_rows.clustered, (check_long_rows.drawn(1, number) for number in (0, 1))))

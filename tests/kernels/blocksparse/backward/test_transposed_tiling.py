@@ -81,7 +81,7 @@ def test_the_launcher_knows_full_masks():
         return backward_variants(q, blocks, deterministic=deterministic, products="wgmma", **more)[1].tuning
 
     full = dense(512, 512)
-    assert tuning(128, False, full) == WITH_RUNS
+    assert tuning(128, False, full) == (*WITH_RUNS, ("splits", 1))
     assert tuning(128, True, full) == tuning(64, False, full) == tuning(64, True, full) == ()
     assert tuning(128, False, full, softcap=1.0) == ()
     for blocks in (full, causal(512, 512)):  # steps of 128 queries would spill what a soft cap needs

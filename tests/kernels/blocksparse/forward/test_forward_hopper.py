@@ -24,7 +24,7 @@ from kernels.blocksparse.forward import kernel as forward
 from kernels.blocksparse.forward import mainloop
 from kernels.blocksparse.forward.hopper.tuning import hopper_tuning
 from kernels.blocksparse.forward.kernel import Forward
-from kernels.blocksparse.launch.forward import for_operands
+from kernels.blocksparse.launch.forward import for_operands, tiles_of_queries
 from kernels.blocksparse.spec.variant import (
     MASKS,
     NO_INJECTION,
@@ -310,7 +310,7 @@ def test_ctas_that_stay_take_every_tile_once(seed, resident):
     each CTA."""
     p = problem(drawn(seed, products="wgmma"), DEVICE)
     run(p)
-    tiles, alone = p.sequences.batch * p.case.heads_q * p.blocks.m_blocks, (p.o.clone(), p.lse.clone())
+    tiles, alone = tiles_of_queries(p.q, p.blocks, p.sequences.batch), (p.o.clone(), p.lse.clone())
     p.o.fill_(torch.nan)
     p.lse.fill_(torch.nan)
     taken = run(p, resident=resident)

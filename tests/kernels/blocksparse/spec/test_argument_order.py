@@ -9,6 +9,7 @@ from kernels.blocksparse.backward import Backward
 from kernels.blocksparse.backward.postprocess import Postprocess
 from kernels.blocksparse.backward.preprocess import Preprocess
 from kernels.blocksparse.common import arguments
+from kernels.blocksparse.common.split_tiles import split_tiles_of
 from kernels.blocksparse.dq_by_queries.kernel import DQByQueries
 from kernels.blocksparse.forward.kernel import Forward
 from kernels.blocksparse.spec.signature import ARGUMENTS, ordered
@@ -59,21 +60,30 @@ def test_the_entry_function_takes_the_arguments_of_the_signature(kind):
 
 @pytest.mark.parametrize("kind", sorted(KERNELS))
 def test_the_entry_function_reads_every_argument(kind):
-    """By attribute, or as a tensor, a block list or the mask, which have helpers of their own, or a method named so."""
+    """By attribute, or as a tensor, a block list or the mask, which have helpers of their own, or a method named so;
+    which tiles are split, in kernels that may split them."""
     source = inspect.getsource(inspect.getmodule(KERNELS[kind]))
     (tree,) = (node for node in ast.walk(ast.parse(source)) if getattr(node, "name", "") == "__call__")
     read = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is(node.value, "a")}
 
+    class Name(str):
+        def align(self, _):
+            return self
+
     class Recorder:
         def __getattr__(self, name):
             read.add(name)
-            return name
+            return Name(name)
 
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and node.args and _is(node.args[0], "a"):
             helper = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
             of = arguments if hasattr(arguments, helper) else inspect.getmodule(KERNELS[kind])
-            getattr(of, helper)(Recorder(), *(ast.literal_eval(one) for one in node.args[1:]))
+            bound = [] if hasattr(of, helper) else [None]
+            function = getattr(of if hasattr(of, helper) else KERNELS[kind], helper)
+            function(*bound, Recorder(), *(ast.literal_eval(one) for one in node.args[1:]))
+    if kind in ("forward", "backward"):
+        split_tiles_of(Recorder())
     assert read == {name for name, _ in ARGUMENTS[kind]}
 
 
