@@ -12,7 +12,7 @@ from transposed_backward import check, run
 
 pytest.importorskip("cutlass")
 
-from cutlass import Int32, cute
+from planted_splits import FAULTS
 
 from kernels.blocksparse.launch import backward as launch
 from kernels.blocksparse.launch.split_tiles import Split, may_split
@@ -76,45 +76,12 @@ def test_sequences_of_unequal_lengths_and_groups_that_are_split_have_none(length
     assert splits == [False]
 
 
-@cute.jit
-def _too_early(splits, of_rows, sLast, leads, meet):
-    meet()
-    if leads:
-        sLast[0] = Int32(cute.arch.atomic_add(splits.arrivals + of_rows, Int32(1), sem="acq_rel", scope="gpu"))
-    meet()
-    return cute.arch.make_warp_uniform(sLast[0]) == splits.parts - 2
-
-
-@cute.jit
-def _relaxed(splits, of_rows, sLast, leads, meet):
-    meet()
-    if leads:
-        sLast[0] = Int32(cute.arch.atomic_add(splits.arrivals + of_rows, Int32(1), sem="relaxed", scope="gpu"))
-    meet()
-    return cute.arch.make_warp_uniform(sLast[0]) == splits.parts - 1
-
-
-@cute.jit
-def _from_the_second_block(split, entries, splits):
-    first, end = Int32(0), entries
-    if split >= 0:
-        part = split % splits.parts
-        first, end = entries * part // splits.parts + 1, entries * (part + 1) // splits.parts
-    return first, end
-
-
-@pytest.mark.parametrize(
-    ("point", "replacement"),
-    [
-        ("arrive_part", _too_early),
-        nightly_unless(False, "arrive_part", _relaxed),
-        nightly_unless(False, "entries_of_part", _from_the_second_block),
-    ],
-)
-def test_what_is_wrong_with_them_is_found(point, replacement, monkeypatch):
+@pytest.mark.parametrize("fault", [nightly_unless(fault == "too early", fault) for fault in FAULTS])
+def test_what_is_wrong_with_them_is_found(fault, monkeypatch):
     """By the emulated GPU, or in the gradients."""
+    point, replacement = FAULTS[fault]
     monkeypatch.setattr(launch, "split_of", lambda tiles, *_: Split(2, tiles - 2, 2))
-    injection = Injection(f"planted{replacement.__name__}", {point: replacement})
+    injection = Injection(f"planted {fault}", {point: replacement})
     found = False
     for seed in range(4):
         problem, out, reports = run(LONG, injection, warp_schedule="random", seed=seed, dispatch="permuted")

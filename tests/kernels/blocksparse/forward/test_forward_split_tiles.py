@@ -12,8 +12,7 @@ from forward_cases import Case, errors, problem
 
 pytest.importorskip("cutlass")
 
-import cutlass
-from cutlass import Int32, cute
+from planted_splits import FAULTS
 
 from fuzz.devices.emulator import EmulationError, Emulator
 from fuzz.devices.emulator.config import ALL_CHECKS
@@ -108,53 +107,11 @@ def test_a_kernel_that_splits_no_tile_has_the_results_of_one_that_cannot():
     assert torch.equal(p.o, other.o) and torch.equal(p.lse, other.lse)
 
 
-@cute.jit
-def _too_early(splits, of_rows, sLast, leads, meet):
-    meet()
-    if leads:
-        sLast[0] = Int32(cute.arch.atomic_add(splits.arrivals + of_rows, Int32(1), sem="acq_rel", scope="gpu"))
-    meet()
-    return cute.arch.make_warp_uniform(sLast[0]) == splits.parts - 2
-
-
-@cute.jit
-def _relaxed(splits, of_rows, sLast, leads, meet):
-    meet()
-    if leads:
-        sLast[0] = Int32(cute.arch.atomic_add(splits.arrivals + of_rows, Int32(1), sem="relaxed", scope="gpu"))
-    meet()
-    return cute.arch.make_warp_uniform(sLast[0]) == splits.parts - 1
-
-
-@cute.jit
-def _unmet(splits, of_rows, sLast, leads, meet):
-    if leads:
-        sLast[0] = Int32(cute.arch.atomic_add(splits.arrivals + of_rows, Int32(1), sem="acq_rel", scope="gpu"))
-    meet()
-    return cute.arch.make_warp_uniform(sLast[0]) == splits.parts - 1
-
-
-@cute.jit
-def _one_lost(split, entries, splits):
-    first, end = Int32(0), entries
-    if split >= 0:
-        part = split % splits.parts
-        first, end = entries * part // splits.parts, cutlass.max(entries * (part + 1) // splits.parts - 1, 0)
-    return first, end
-
-
-@pytest.mark.parametrize(
-    ("point", "replacement"),
-    [
-        ("arrive_part", _too_early),  # the last but one finishes the tile: it reads sums that nobody has left yet
-        ("arrive_part", _relaxed),  # sums are handed over by nothing
-        nightly_unless(False, "arrive_part", _unmet),  # a warp's sums may come after its warpgroup's arrival
-        ("entries_of_part", _one_lost),
-    ],
-)
-def test_what_is_wrong_with_them_is_found(point, replacement):
+@pytest.mark.parametrize("fault", [nightly_unless(fault != "unmet", fault) for fault in FAULTS])
+def test_what_is_wrong_with_them_is_found(fault):
     """By the emulated GPU, or in the results."""
-    injection, found = Injection(f"planted_{replacement.__name__.strip('_')}", {point: replacement}), False
+    point, replacement = FAULTS[fault]
+    injection, found = Injection(f"planted {fault}", {point: replacement}), False
     for seed in range(6):
         p = problem(WIDE)
         emulator = Emulator(resident_ctas=4, warp_schedule="random", seed=seed, dispatch="permuted", checks=ALL_CHECKS)
