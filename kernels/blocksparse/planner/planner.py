@@ -94,6 +94,7 @@ def least_blocking(
     dim     head dim, by which memory is counted, and its time
     slots   CTAs that are resident at once
     pairs   concurrent (sequence, unit) pairs; None: of `_numbers_of_pairs` the one that takes the least time
+    Sequences of unequal lengths that have lists of their own are taken to be packed: they are launched by length then.
     Groups are split into units as the launcher does (`choose_group_split`), or into fewer where those take less time:
     there is less to start and to sum up then. Where heads have lists of their own, though, one order serves the units
     of a KV head, and is the best one for a CTA that has them all. Merged rows are tried merged, and with their partial
