@@ -1,6 +1,7 @@
 """The bundled Hopper forward kernel on the emulated GPU: good as it is, and a finding for each safeguard taken out."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from covering import daily
@@ -17,8 +18,10 @@ from fuzz.devices.emulator import Emulator
 from kernels.blocksparse.compile import runtime
 from kernels.blocksparse.spec.variant import NO_INJECTION
 
-CASE = Case((150,), (400,), heads_q=1, heads_kv=1, dim=64, mask="dense", tile_m=128, tile_n=64, products="wgmma")
-WHOLE = Case((150,), (384,), heads_q=1, heads_kv=1, dim=64, mask="dense", tile_m=128, tile_n=64, products="wgmma")
+CASE = Case(
+    *((150,), (400,), 1, 1), dim=64, mask="dense", tile_m=128, tile_n=64, products="wgmma", tuning=(("splits", 0),)
+)  # fmt: skip
+WHOLE = replace(CASE, lengths_k=(384,))
 CASES = {"keys end inside a block": CASE, "keys end with a block": WHOLE}  # steps with a mask, and steps without one
 PROXY = "shared_memory_read_by_wgmma_without_fence.proxy.async"
 RACES = {"race_read_of_an_unordered_write", "race_write_over_an_unordered_read", "race_two_writes"}
