@@ -5,12 +5,11 @@
 
 Batches have 32,768 tokens, 16 query heads, bfloat16: "equal" 16 sequences of 2,048, "mixed" lengths from 64 to 8,192
 whose logarithms are uniform, "one long" one of 16,384 and 128 of 128. Masks are causal, full, windows of 1,024 keys
-and blocks at random. Ways are forward, and backward with atomic and
-with ordered adds ("deterministic"); "by length" launches the tiles that the sequences have, from the longest sequence,
-"all tiles" as many for each sequence as the longest one has; "planned" are blocks at random under the order of
-`least_blocking`. All ways of a row are measured in turn, the least of three
-medians of device times of whole calls (blocksparse_entry.py). TFLOP/s count 4 · dim operations of a kept pair forward,
-and 10 backward. Exits with 1 where gradients of two ways differ.
+and blocks at random. Ways are forward, and backward with atomic and with ordered adds ("deterministic"); "by length"
+launches the tiles that the sequences have, from the longest sequence, "all tiles" as many for each sequence as the
+longest one has; "planned" are blocks at random under the order of `least_blocking`. All ways of a row are measured in
+turn, the least of three medians of device times of whole calls (blocksparse_entry.py). TFLOP/s count 4 · dim operations
+of a kept pair forward, and 10 backward. Exits with 1 where gradients of two ways differ.
 """
 
 from __future__ import annotations

@@ -21,8 +21,11 @@ WORTH = 0.85  # of a tile's time, that a last wave in parts should take at most:
 
 
 class PartCosts(NamedTuple):
-    """What a part takes besides its blocks, in the time of one: to load what belongs to the tile and to leave its sums,
-    and to read them again."""
+    """Costs of a part besides its blocks, in the time of a block.
+
+    start  to load the tile's operands, and to leave the sums in memory
+    read   to read the sums again, by the last part to arrive
+    """
 
     start: float
     read: float

@@ -138,6 +138,23 @@ class Problem:
         )
 
 
+def tuning_of(
+    tokens: int,
+    dim: int = 128,
+    *,
+    blocks: BlockSparse | None = None,
+    packed: bool = False,
+    products: str = "wgmma",
+    **options: Any,
+) -> dict[str, int]:
+    """The tuning of the forward kernel for two sequences of so many queries and keys. blocks: the lists; None: those of
+    a full mask."""
+    shape = (2 * tokens, 4, dim) if packed else (2, tokens, 4, dim)
+    q = torch.empty(shape, dtype=torch.bfloat16, device="meta")
+    lists = dense([tokens] * 2, [tokens] * 2, **options) if blocks is None else blocks
+    return dict(forward.forward_variant(q, lists, products=products).tuning)
+
+
 def problem(case: Case, device: str = "cpu") -> Problem:
     """The case's tensors; o and lse start as NaN, so that what is not written shows."""
     make = torch.Generator().manual_seed(case.seed)

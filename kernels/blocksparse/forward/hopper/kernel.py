@@ -35,7 +35,7 @@ from kernels.blocksparse.spec.variant import NO_INJECTION, OF_CLUSTERS, OF_SPLIT
 
 
 class Result(NamedTuple):
-    """What a multiplying warpgroup has computed of its rows, and where it goes."""
+    """The sums of a multiplying warpgroup's rows, and the addresses of O and LSE that they are stored to."""
 
     acc_o: cute.Tensor
     row_ref: cute.Tensor

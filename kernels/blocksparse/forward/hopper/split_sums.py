@@ -1,7 +1,7 @@
 # CuTe DSL is traced: shapes and values have no static types
 # mypy: ignore-errors
-"""What the forward kernel leaves of a part of a tile, and how a warpgroup's rows are finished from the sums of all
-parts: NOTE [split tiles] of common/split_tiles.py.
+"""Sums of a part of a tile in the forward kernel, and those of the tile from the sums of all its parts: NOTE [split
+tiles] of common/split_tiles.py.
 
 Of a thread's two rows: their references and sums, then O before it is divided; value i of a thread at i · threads +
 thread. float32 (tiles, parts, values of a thread, multiplying threads).

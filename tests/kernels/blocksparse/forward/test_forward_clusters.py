@@ -7,7 +7,7 @@ import pytest
 import torch
 from blocksparse_runs import DEVICE, HOPPER, loaded, ptx_of, run_forward
 from covering import nightly_unless
-from forward_cases import Case, errors, problem
+from forward_cases import Case, errors, problem, tuning_of
 
 pytest.importorskip("cutlass")
 
@@ -22,15 +22,6 @@ from kernels.blocksparse.spec.signature import ordered
 from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant
 
 SHORT = Case((300,), (384,), 2, 1, dim=128, tile_m=128, tile_n=128, products="wgmma", tuning=(("cluster", 2),))
-
-
-def tuning_of(tokens, dim=128, *, blocks=None, packed=False, products="wgmma", **options):
-    """The tuning of the forward kernel for two sequences of so many queries and keys. blocks: the lists; None: those of
-    a full mask."""
-    shape = (2 * tokens, 4, dim) if packed else (2, tokens, 4, dim)
-    q = torch.empty(shape, dtype=torch.bfloat16, device="meta")
-    lists = dense([tokens] * 2, [tokens] * 2, **options) if blocks is None else blocks
-    return dict(launch.forward_variant(q, lists, products=products).tuning)
 
 
 def test_full_masks_have_clusters_where_they_are_faster():

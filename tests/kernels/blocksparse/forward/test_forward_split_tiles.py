@@ -8,7 +8,7 @@ import pytest
 import torch
 from blocksparse_runs import DEVICE, HOPPER, loaded, run_forward
 from covering import nightly_unless
-from forward_cases import Case, errors, problem
+from forward_cases import Case, errors, problem, tuning_of
 
 pytest.importorskip("cutlass")
 
@@ -26,25 +26,16 @@ from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant
 WIDE = Case((500,), (600,), 2, 1, dim=64, tile_m=192, tile_n=128, products="wgmma", tuning=(("splits", 1),))
 
 
-def tuning_of(tokens, dim=64, *, blocks=None, packed=False, products="wgmma", **options):
-    """The tuning of the forward kernel for two sequences of so many queries and keys. blocks: the lists; None: those of
-    a full mask."""
-    shape = (2 * tokens, 4, dim) if packed else (2, tokens, 4, dim)
-    q = torch.empty(shape, dtype=torch.bfloat16, device="meta")
-    lists = dense([tokens] * 2, [tokens] * 2, **options) if blocks is None else blocks
-    return dict(launch.forward_variant(q, lists, products=products).tuning)
-
-
 def test_full_masks_of_small_head_dims_may_split_tiles_and_no_others():
     for dim, options in ((64, {"wide": True}), (64, {}), (40, {"wide": True}), (96, {})):
         assert tuning_of(2048, dim, **options) == {"splits": 1}
     for dim in (128, 192, 256):
         assert "splits" not in tuning_of(2048, dim)
-    assert "splits" not in tuning_of(2048, packed=True)
-    assert "splits" not in tuning_of(2048, tile_m=64)
-    assert "splits" not in tuning_of(2048, products="mma")
-    assert "splits" not in tuning_of(2048, blocks=band(2048, 2048, left=None, right=0))
-    assert "splits" not in tuning_of(2048, blocks=dense([2048, 1024], [2048, 2048]))
+    assert "splits" not in tuning_of(2048, 64, packed=True)
+    assert "splits" not in tuning_of(2048, 64, tile_m=64)
+    assert "splits" not in tuning_of(2048, 64, products="mma")
+    assert "splits" not in tuning_of(2048, 64, blocks=band(2048, 2048, left=None, right=0))
+    assert "splits" not in tuning_of(2048, 64, blocks=dense([2048, 1024], [2048, 2048]))
 
 
 def test_without_tensor_maps_or_in_clusters_none_are_split():

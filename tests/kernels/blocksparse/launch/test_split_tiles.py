@@ -6,7 +6,7 @@ from kernels.blocksparse.launch.split_tiles import BACKWARD, FORWARD, FREE, MOST
 
 
 def rounds(split: Split, ctas: int) -> float:
-    """What a last wave takes of a tile's time, by blocks alone."""
+    """The time of a last wave over a tile's, by blocks alone."""
     return -(-split.tiles * split.parts // ctas) / split.parts
 
 
