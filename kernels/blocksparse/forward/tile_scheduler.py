@@ -167,7 +167,7 @@ def read_tile(
     return Tile(batch, head, m_block, Sequence(*sequences[:2]), Sequence(*sequences[2:]), tile_iterator)
 
 
-def split_of(tile_pipeline: TilePipeline, count: Int32) -> Int32:
+def part_of(tile_pipeline: TilePipeline, count: Int32) -> Int32:
     """The number among all parts of the CTA's `count`-th tile, of a warp that has not released it yet; -1 of a whole
     tile. NOTE [split tiles] of common/split_tiles.py."""
     return cute.arch.make_warp_uniform(tile_pipeline.ints[INTS - 1, count % TILE_STAGES])

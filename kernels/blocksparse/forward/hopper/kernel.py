@@ -330,7 +330,7 @@ class HopperForward(Forward):
                 at = tile.batch * stride_batch + tile.head * stride_head + (tile.queries.begin + first_row)
                 if cutlass.const_expr(self.tuning.splits):
                     # each with a main loop of its own: ptxas orders one worse that is followed by a branch
-                    if tile_scheduler.split_of(common.tile_pipeline, count) < 0:
+                    if tile_scheduler.part_of(common.tile_pipeline, count) < 0:
                         self.multiply(common, thread, tile, count, before, rows_o, address + at, factors)
                     else:
                         self.multiply(common, thread, tile, count, before, rows_o, address + at, factors, True)
@@ -426,7 +426,7 @@ class HopperForward(Forward):
 
         result = Result(acc_o, row_ref, row_sum, mask_rows, mma_o, rows_left, factors[1], o, lse_row)
         if cutlass.const_expr(of_part):
-            split = tile_scheduler.split_of(common.tile_pipeline, count)
+            split = tile_scheduler.part_of(common.tile_pipeline, count)
             self.finish_part(common, split, thread, group, sQ, own, copy, result)
         else:
             self.store(thread, group, sQ, own, copy, result)
