@@ -129,10 +129,11 @@ def forward(
     variant = for_operands(forward_variant(q, blocks, softcap, tuning, products), q, k, v, o)
     resident = resident_ctas(variant, q) if resident is None else resident
     cluster = cluster_size(variant)
-    tiles, split, tile_counter = tiles_of_queries(q, blocks, sequences.batch), None, None
+    split, tile_counter = None, None
     if resident is not None and may_split(variant):
-        split, tile_counter = split_sums(variant, tiles, resident, -(-k.shape[-3] // blocks.tile_n), q.device)
+        split, tile_counter = split_sums(variant, q, k, blocks, sequences.batch, resident)
         variant = variant if split else without_splits(variant)
+    tiles = tiles_of_queries(q, blocks, sequences.batch)
     if split is None and not (resident is None or tiles <= resident or cluster > 1):
         tile_counter = torch.zeros(1, dtype=torch.int32, device=q.device)
     values = forward_values(
@@ -193,7 +194,7 @@ def forward_variant(
     if products is None:
         products = forward_products(arch_of(q.device), blocks.tile_m) if q.device.type == "cuda" else "mma"
     if not tuning and shares_loads(q, blocks, products):
-        tuning = (("cluster", 2),)
+        tuning = (("cluster", 2), ("splits", 1))
     elif not tuning and splits_tiles(q, blocks, products):
         tuning = (("splits", 1),)
     return _forward_variant(
@@ -284,12 +285,11 @@ def forward_values(
         if not (math.isfinite(number) and number > 0):
             raise ValueError(f"{name}: must be positive and finite, got {number}")
     batch, heads_q, heads_kv, m_blocks = sequences.batch, q.shape[-2], k.shape[-2], blocks.m_blocks
-    ctas = tiles_of_queries(q, blocks, batch)
-    if cluster > 1:
-        ctas = batch * heads_q * -(-m_blocks // cluster) * cluster
-    of_split = no_split(ctas)
+    numbers = tiles_of_queries(q, blocks, batch, cluster)
+    of_split = no_split(numbers)
     if split is not None:
-        of_split, ctas = split.values(), split.split.numbers
+        of_split, numbers = split.values(), split.split.numbers
+    ctas = numbers * cluster
     if ctas > INT32_MAX:
         raise ValueError(f"q: {ctas} tiles (batch × heads × m_blocks) are too many for one launch")
     if ctas == 0:
@@ -315,21 +315,24 @@ def forward_values(
 
 
 def split_sums(
-    variant: Variant, tiles: int, ctas: int, blocks: int, device: torch.device
+    variant: Variant, q: Tensor, k: Tensor, blocks: BlockSparse, batch: int, resident: int
 ) -> tuple[SplitSums, Tensor] | tuple[None, None]:
-    """The split of a launch of so many tiles with so many blocks each, by a kernel that may split them, and its tile
-    counter; None where none is split."""
-    split = split_of(tiles, ctas, blocks, FORWARD if device.type == "cuda" else FREE)
+    """The split of a launch by a kernel that may split tiles, and its tile counter; None where none is split."""
+    cluster, listed = cluster_size(variant), -(-k.shape[-3] // blocks.tile_n)
+    tiles = tiles_of_queries(q, blocks, batch, cluster)
+    split = split_of(tiles, resident // cluster, listed, FORWARD if q.device.type == "cuda" else FREE)
     if not split.tiles:
         return None, None
-    counters = torch.zeros(1 + split.tiles * (variant.tile_m // ROWS), dtype=torch.int32, device=device)
-    return forward_sums(split, variant, counters[1:]), counters[:1]
+    warpgroups = cluster * (variant.tile_m // ROWS)
+    counters = torch.zeros(1 + split.tiles * warpgroups, dtype=torch.int32, device=q.device)
+    return forward_sums(split, variant, counters[1:], cluster), counters[:1]
 
 
-def tiles_of_queries(q: Tensor, blocks: BlockSparse, batch: int) -> int:
-    """Tiles of queries to launch, of all heads."""
+def tiles_of_queries(q: Tensor, blocks: BlockSparse, batch: int, cluster: int = 1) -> int:
+    """Tiles of queries to launch, of all heads; in clusters of CTAs those of a cluster together count as one."""
     order = order_of_queries(q, blocks)
-    return tiles_to_launch(order, q, blocks.tile_m, batch, blocks.m_blocks) * q.shape[-2]
+    m_blocks = -(-blocks.m_blocks // cluster)
+    return tiles_to_launch(order, q, blocks.tile_m * cluster, batch, m_blocks) * q.shape[-2]
 
 
 def launch_order(blocks: BlockSparse, q: Tensor, k: Tensor, batch: int, cluster: int = 1) -> Values:

@@ -93,9 +93,10 @@ def without_splits(variant: Variant) -> Variant:
     return replace(variant, tuning=tuple(pair for pair in variant.tuning if pair[0] != "splits"))
 
 
-def forward_sums(split: Split, variant: Variant, arrivals: Tensor) -> SplitSums:
-    """Memory for a split of the forward kernel: forward/hopper/split_sums.py."""
-    groups = variant.tile_m // ROWS
+def forward_sums(split: Split, variant: Variant, arrivals: Tensor, cluster: int = 1) -> SplitSums:
+    """Memory for a split of the forward kernel: forward/hopper/split_sums.py. cluster: CTAs with a tile each, that
+    share one of `split`."""
+    groups = cluster * variant.tile_m // ROWS
     of_part = groups * (ROWS * variant.dim_padded + 2 * 2 * WARPGROUP)  # O; two rows' references and sums
     return SplitSums(split, _floats(split, of_part, arrivals), arrivals)
 

@@ -328,14 +328,8 @@ class HopperForward(Forward):
                 rows_o = (o.at(tile.batch, o_row, tile.head), o.stride_row)
                 address, (stride_batch, stride_head) = lse
                 at = tile.batch * stride_batch + tile.head * stride_head + (tile.queries.begin + first_row)
-                if cutlass.const_expr(self.tuning.splits):
-                    # each with a main loop of its own: ptxas orders one worse that is followed by a branch
-                    if tile_scheduler.part_of(common.tile_pipeline, count) < 0:
-                        self.multiply(common, thread, tile, count, before, rows_o, address + at, factors)
-                    else:
-                        self.multiply(common, thread, tile, count, before, rows_o, address + at, factors, True)
-                elif cutlass.const_expr(self.tuning.cluster == 1) or first_row < tile.queries.length:
-                    self.multiply(common, thread, tile, count, before, rows_o, address + at, factors)
+                if cutlass.const_expr(self.tuning.cluster == 1) or first_row < tile.queries.length:
+                    self.multiply_tile(common, thread, tile, count, before, rows_o, address + at, factors)
                 else:
                     self.pass_over(common, thread // WARPGROUP, tile, count, before)
                 before += tile.tile_iterator.entries * (self.variant.tile_n // self.tuning.step)
@@ -353,6 +347,18 @@ class HopperForward(Forward):
                 buffers.wait_full(of_operand, before + s)
                 buffers.release(of_operand, before + s)
         buffers.release(buffers_q, count)
+
+    @cute.jit
+    def multiply_tile(self, common: Work, thread, tile: Tile, count, before, o, lse_row, factors) -> None:
+        """A multiplying warpgroup's rows of a tile, or of a part of one; see `multiply`."""
+        if cutlass.const_expr(self.tuning.splits):
+            # each with a main loop of its own: ptxas orders one worse that is followed by a branch
+            if tile_scheduler.part_of(common.tile_pipeline, count) < 0:
+                self.multiply(common, thread, tile, count, before, o, lse_row, factors)
+            else:
+                self.multiply(common, thread, tile, count, before, o, lse_row, factors, True)
+        else:
+            self.multiply(common, thread, tile, count, before, o, lse_row, factors)
 
     @cute.jit
     def multiply(
@@ -436,9 +442,11 @@ class HopperForward(Forward):
     def finish_part(self, common: Work, split: Int32, thread, group, sQ, own, copy: TileCopy, result: Result) -> None:
         """Leaves the sums of a part of a tile, and stores the tile's rows if it is the last one. NOTE [split tiles]"""
         threads, splits = self.tuning.warpgroups(self.variant) * WARPGROUP, common.splits
+        cluster = clusters.cluster_of(self.tuning.cluster)
+        tile, part = split // splits.parts * cluster.ctas + cluster.rank, split % splits.parts
         functions = Work(meet=self.meet, arrive=self.arrive_part, correction=self.correction, finite=self.finite)
         w = Work(**functions.__dict__, sLast=common.sLast, to_log2=result.to_log2)
-        if combine(w, splits, split, group, thread, threads, result.acc_o, result.row_ref, result.row_sum):
+        if combine(w, splits, tile, part, group, thread, threads, result.acc_o, result.row_ref, result.row_sum):
             self.store(thread, group, sQ, own, copy, result)
 
     @cute.jit

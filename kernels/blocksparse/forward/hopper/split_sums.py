@@ -20,7 +20,8 @@ from kernels.blocksparse.forward.hopper.tuning import WARPGROUP
 def combine(
     w,
     splits: SplitTiles,
-    split: Int32,
+    tile: Int32,
+    part: Int32,
     group: Int32,
     thread: Int32,
     threads: cutlass.Constexpr,
@@ -31,14 +32,14 @@ def combine(
     """Leaves the sums of a warpgroup's rows of a part. Returns True for the last one of a tile to do so, whose acc_o,
     row_ref and row_sum are then those of all parts.
 
-    split            the part's number among all parts
+    tile, part       the tile's number among those that are split, and the part's among the tile's
     thread, threads  among all that multiply, and how many there are
     w                `meet`, by which the warpgroup's threads wait for each other, `sLast` (warpgroups,), `arrive` of
                      common/split_tiles.py, and `correction`, `finite` and `to_log2` as of the main loop
     """
-    count, tile = (cute.size(acc_o) + 2 * cute.size(row_sum)) * threads, split // splits.parts
+    count = (cute.size(acc_o) + 2 * cute.size(row_sum)) * threads
     first = splits.sums + (Int64(tile * splits.parts) * count + thread)
-    _write(first + Int64(split % splits.parts) * count, threads, acc_o, row_ref, row_sum)
+    _write(first + Int64(part) * count, threads, acc_o, row_ref, row_sum)
     rows, sLast = tile * (threads // WARPGROUP) + group, cute.make_tensor(w.sLast.iterator + group, cute.make_layout(1))
     last = w.arrive(splits, rows, sLast, thread % WARPGROUP == 0, lambda: w.meet(group))
     if last:

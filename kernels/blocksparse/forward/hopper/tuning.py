@@ -108,8 +108,8 @@ def hopper_tuning(variant: Variant) -> HopperTuning:
         raise ValueError(f"variant.tuning {tuning}: registers must be multiples of 8, from 24 and up to {most}")
     if tuning.cluster not in (1, 2) or (tuning.cluster > 1 and not tuning.tma):
         raise ValueError(f"variant.tuning {tuning}: cluster must be 1 or, with tma, 2")
-    if tuning.splits not in (0, 1) or (tuning.splits and (not tuning.tma or tuning.cluster > 1)):
-        raise ValueError(f"variant.tuning {tuning}: splits must be 0 or, with tma and without clusters, 1")
+    if tuning.splits not in (0, 1) or (tuning.splits and not tuning.tma):
+        raise ValueError(f"variant.tuning {tuning}: splits must be 0 or, with tma, 1")
     stages = range(1, 5 if tuning.tma else 3)
     if variant.tile_n % tuning.step or tuning.step % 32 or tuning.stages not in stages or tuning.tiles not in (1, 2):
         raise ValueError(f"variant.tuning {tuning} does not fit tiles {variant.tile_m} × {variant.tile_n}")

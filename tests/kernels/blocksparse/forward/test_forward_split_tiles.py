@@ -24,13 +24,15 @@ from kernels.blocksparse.spec.signature import ordered
 from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant
 
 WIDE = Case((500,), (600,), 2, 1, dim=64, tile_m=192, tile_n=128, products="wgmma", tuning=(("splits", 1),))
+PAIRS = replace(WIDE, tile_m=128, dim=128, tuning=(("cluster", 2), ("splits", 1)))
 
 
-def test_full_masks_of_small_head_dims_may_split_tiles_and_no_others():
+def test_full_masks_up_to_head_dim_96_and_in_clusters_may_split_tiles_and_no_others():
     for dim, options in ((64, {"wide": True}), (64, {}), (40, {"wide": True}), (96, {})):
         assert tuning_of(2048, dim, **options) == {"splits": 1}
-    for dim in (128, 192, 256):
-        assert "splits" not in tuning_of(2048, dim)
+    for dim in (128, 256):
+        assert tuning_of(2048, dim) == {"cluster": 2, "splits": 1}
+    assert "splits" not in tuning_of(2048, 192) and "splits" not in tuning_of(3 * 128, 128)
     assert "splits" not in tuning_of(2048, 64, packed=True)
     assert "splits" not in tuning_of(2048, 64, tile_m=64)
     assert "splits" not in tuning_of(2048, 64, products="mma")
@@ -38,22 +40,23 @@ def test_full_masks_of_small_head_dims_may_split_tiles_and_no_others():
     assert "splits" not in tuning_of(2048, 64, blocks=dense([2048, 1024], [2048, 2048]))
 
 
-def test_without_tensor_maps_or_in_clusters_none_are_split():
+def test_without_tensor_maps_none_are_split():
     of = Variant("forward", "bfloat16", 64, tile_m=192, products="wgmma", tuning=(("splits", 1),))
     far = torch.empty_strided((2, 10, 1, 64), (1 << 39, 64, 64, 1), dtype=torch.bfloat16, device="meta")
     assert may_split(of) and not may_split(launch.for_operands(of, far, far, far))
-    for wrong in ({"tma": 0}, {"cluster": 2}):
-        with pytest.raises(ValueError, match="splits must be 0 or, with tma and without clusters, 1"):
-            launch.forward_tuning(of.with_tuning(**wrong))
+    with pytest.raises(ValueError, match="splits must be 0 or, with tma, 1"):
+        launch.forward_tuning(of.with_tuning(tma=0))
 
 
-def values_of(p, first, parts, resident):
-    """Values of a launch whose tiles from number `first` on are in so many parts."""
-    tiles = p.blocks.m_blocks * p.case.heads_q * len(p.case.lengths_q)
-    arrivals = torch.zeros((tiles - first) * (p.case.tile_m // 64), dtype=torch.int32, device=p.q.device)
-    counter = torch.zeros(1, dtype=torch.int32, device=p.q.device)
-    split = forward_sums(Split(first, tiles - first, parts), p.variant, arrivals)
-    return {"resident": resident, "tile_counter": counter, "split": split}
+def values_of(p, first, parts, clusters):
+    """Values of a launch on so many clusters, whose tiles from number `first` on are in so many parts. Numbers are of
+    the tiles of a cluster together."""
+    cluster = launch.cluster_size(p.variant)
+    tiles = launch.tiles_of_queries(p.q, p.blocks, len(p.case.lengths_q), cluster)
+    rows = (tiles - first) * cluster * (p.case.tile_m // 64)
+    arrivals, counter = (torch.zeros(n, dtype=torch.int32, device=p.q.device) for n in (rows, 1))
+    split = forward_sums(Split(first, tiles - first, parts), p.variant, arrivals, cluster)
+    return {"resident": clusters * cluster, "tile_counter": counter, "split": split}
 
 
 # a case, the first tile that is split, and parts
@@ -65,10 +68,13 @@ SPLITS = {
         replace(WIDE, lengths_q=(200, 200), lengths_k=(700, 700), softcap=20.0, dtype=torch.float16), 5, 3,
     ),
     "tiles of 128 queries": (replace(WIDE, tile_m=128, dim=96, spread=3.0), 2, 2),
+    "clusters": (PAIRS, 1, 2),
+    "clusters, all tiles, an odd number of them": (replace(PAIRS, lengths_q=(300, 300), lengths_k=(900, 900)), 0, 3),
+    "clusters, head dim 256": (replace(PAIRS, dim=256, tile_n=64, lengths_k=(300,)), 2, 2),
     "no keys": (replace(WIDE, lengths_k=(0,)), 2, 2),
     "head dim 192": (replace(WIDE, tile_m=128, dim=192, lengths_k=(300,)), 2, 2),
 }  # fmt: skip
-DAILY = ("wide tiles", "tiles of 128 queries")
+DAILY = ("wide tiles", "tiles of 128 queries", "clusters")
 
 
 @pytest.mark.parametrize("name", [nightly_unless(HOPPER or name in DAILY, name) for name in SPLITS])
@@ -76,35 +82,41 @@ def test_results_are_right_and_have_the_same_bits_in_every_run(name):
     """With any number of CTAs, whichever part of a tile is the last one."""
     case, first, parts = SPLITS[name]
     results = []
-    for resident in (1, 2, 5, 40):
+    for clusters in (1, 2, 5, 40):
         p = problem(case, DEVICE)
         if HOPPER:
-            run_forward(p, NO_INJECTION, "sm_90a", **values_of(p, first, parts, resident))
+            run_forward(p, NO_INJECTION, "sm_90a", **values_of(p, first, parts, clusters))
         else:
             emulator = Emulator(
-                resident_ctas=3, warp_schedule="random", seed=resident, dispatch="permuted", checks=ALL_CHECKS
+                resident_ctas=4, warp_schedule="random", seed=clusters, dispatch="permuted", checks=ALL_CHECKS
             )
-            values = ordered("forward", p.values(**values_of(p, first, parts, resident)))
+            values = ordered("forward", p.values(**values_of(p, first, parts, clusters)))
             assert loaded(p.variant, "sm_90a")(*values, emulator=emulator).status == "finished"
         assert max(errors(p)) <= 1, errors(p)
         results.append((p.o, p.lse))
     assert all(torch.equal(x, y) for other in results[1:] for x, y in zip(results[0], other, strict=True))
 
 
-def test_a_kernel_that_splits_no_tile_has_the_results_of_one_that_cannot():
-    p, other = problem(WIDE, DEVICE), problem(replace(WIDE, tuning=(("splits", 0),)), DEVICE)
+@pytest.mark.parametrize("case", [WIDE, PAIRS], ids=["wide tiles", "clusters"])
+def test_a_kernel_that_splits_no_tile_has_the_results_of_one_that_cannot(case):
+    without = tuple(pair for pair in case.tuning if pair[0] != "splits")
+    p, other = problem(case, DEVICE), problem(replace(case, tuning=without), DEVICE)
     for one in (p, other):
         run_forward(one, NO_INJECTION, "sm_90a")
     assert torch.equal(p.o, other.o) and torch.equal(p.lse, other.lse)
 
 
-@pytest.mark.parametrize("fault", [nightly_unless(fault != "unmet", fault) for fault in FAULTS])
-def test_what_is_wrong_with_them_is_found(fault):
+@pytest.mark.parametrize(
+    ("fault", "case"),
+    [nightly_unless(fault != "unmet", fault, WIDE) for fault in FAULTS]
+    + [nightly_unless(fault == "too early", fault, PAIRS) for fault in FAULTS],
+)
+def test_what_is_wrong_with_them_is_found(fault, case):
     """By the emulated GPU, or in the results."""
     point, replacement = FAULTS[fault]
     injection, found = Injection(f"planted {fault}", {point: replacement}), False
     for seed in range(6):
-        p = problem(WIDE)
+        p = problem(case)
         emulator = Emulator(resident_ctas=4, warp_schedule="random", seed=seed, dispatch="permuted", checks=ALL_CHECKS)
         values = ordered("forward", p.values(**values_of(p, 1, 2, 4)))
         try:
