@@ -9,14 +9,16 @@ difference.
 Times are device times, of a GPU that the same call has kept busy for SETTLE seconds: where it is at its power limit, as
 with full masks, its clock is lower than after a pause or after another call. Then the stream is kept busy
 (`torch.cuda._sleep`) until the host has queued all repeats, and each repeat stands between two events; the median
-counts. So neither side pays for its Python. Whatever is compared is measured in turn, ROUNDS times, and the least
-median counts: another process's first call disturbs one round, not all.
+counts. So neither side pays for its Python. Whatever is compared is measured in turn, ROUNDS times, each time in another
+order, and the least median counts: another process's first call, and the part of a second for which a GPU at its power
+limit is 5 to 8 % slower now and then, disturb some rounds, not all.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
+import random
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -43,7 +45,7 @@ from kernels.blocksparse.spec.variant import forward_products
 
 SECONDS = 0.06  # of device time for one measurement
 SETTLE = 0.15  # of device time before it
-ROUNDS = 3
+ROUNDS = 6
 Emit = Callable[[dict[str, Any]], None]
 
 
@@ -109,8 +111,10 @@ def milliseconds(call: Callable[[], Any], cuda: bool) -> float:
 
 
 def compared(calls: dict[str, Callable[[], Any]], cuda: bool) -> dict[str, float]:
-    """The least of each call's medians, all of them in turn."""
-    rounds = [{name: milliseconds(call, cuda) for name, call in calls.items()} for _ in range(ROUNDS if cuda else 1)]
+    """The least of each call's medians, all of them in turn, in an order at random."""
+    draw = random.Random(0)
+    orders = [draw.sample(sorted(calls), len(calls)) for _ in range(ROUNDS if cuda else 1)]
+    rounds = [{name: milliseconds(calls[name], cuda) for name in order} for order in orders]
     return {name: min(times[name] for times in rounds) for name in calls}
 
 
