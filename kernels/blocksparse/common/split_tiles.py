@@ -7,7 +7,8 @@ the tiles of that wave are split into `parts`: a CTA takes a part of a tile's li
 leaves its sums in memory. The last one to arrive reads the sums of all parts, in their order, and finishes the tile.
 Nobody waits, and which one is last changes no bit. The launcher chooses how many tiles are split, and into how many
 parts (launch/split_tiles.py), by the number of CTAs that the GPU runs at once: so the last bits of these tiles depend
-on that.
+on that. In clusters of CTAs numbers are of the tiles of a cluster together, which are split alike; each of them has
+sums and arrivals of its own.
 """
 
 from collections.abc import Callable

@@ -221,8 +221,8 @@ def shares_loads(q: Tensor, blocks: BlockSparse, products: str) -> bool:
 
 
 def splits_tiles(q: Tensor, blocks: BlockSparse, products: str) -> bool:
-    """True where tiles may be split, NOTE [split tiles] of common/split_tiles.py: of a full mask, up to the head dim up
-    to which that is faster (docs/performance/log.md)."""
+    """True where tiles of single CTAs may be split, NOTE [split tiles] of common/split_tiles.py: of a full mask, up to
+    the head dim up to which that is faster (docs/performance/log.md). Those of clusters always may be."""
     return is_full(q, blocks, products) and blocks.tile_m > ROWS and padded_dim(q.shape[-1]) <= SPLIT_DIM
 
 

@@ -59,6 +59,29 @@ def values_of(p, first, parts, clusters):
     return {"resident": clusters * cluster, "tile_counter": counter, "split": split}
 
 
+@pytest.mark.parametrize(("dim", "tokens", "heads", "of_cluster"), [(64, 520, 2, 1), (128, 768, 1, 2), (256, 768, 3, 2)])
+def test_what_the_launcher_makes_of_a_split(dim, tokens, heads, of_cluster):
+    """Tiles of the last wave of an emulated GPU's 3 CTAs, or 2 clusters; sums and arrivals for each CTA's tile."""
+    q = torch.zeros(1, tokens, heads, dim, dtype=torch.bfloat16)
+    blocks = dense(tokens, tokens, tile_n=128 if dim <= 128 else 64)
+    variant = launch.forward_variant(q, blocks, products="wgmma")
+    resident = launch.resident_ctas(variant, q)
+    split, counter = launch.split_sums(variant, q, q, blocks, 1, resident)
+    assert launch.cluster_size(variant) == of_cluster and resident // of_cluster == (3 if of_cluster == 1 else 2)
+    tiles = heads * -(-blocks.m_blocks // of_cluster)
+    assert 0 < split.split.tiles == tiles % (resident // of_cluster) and split.split.first + split.split.tiles == tiles
+    warpgroups = split.split.tiles * of_cluster * 2
+    assert split.arrivals.numel() == warpgroups and not split.arrivals.any() and counter.numel() == 1
+    assert split.sums.numel() == warpgroups * split.split.parts * 64 * (dim + 8)
+    sequences = launch.Sequences.whole(1, tokens, tokens)
+    values = launch.forward_values(
+        *(q, q, q, q.clone(), torch.zeros(1, heads, tokens), sequences, blocks),
+        scale=1.0, resident=resident, tile_counter=counter, cluster=of_cluster, split=split,
+    )  # fmt: skip
+    assert (values["first_split"], values["split_parts"]) == (split.split.first, split.split.parts)
+    assert values["resident"] == min(resident, split.split.numbers * of_cluster)
+
+
 # a case, the first tile that is split, and parts
 SPLITS = {
     "wide tiles": (WIDE, 3, 2),

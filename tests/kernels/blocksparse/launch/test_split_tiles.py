@@ -28,6 +28,8 @@ def test_those_that_were_measured():
     assert split_of(43 * 32, 132, 64, FORWARD) == Split(1320, 56, 2)  # 8,192 tokens, head dim 64
     assert split_of(11 * 16, 132, 16, FORWARD) == Split(132, 44, 3)  # 2,048
     assert split_of(11 * 128, 132, 16, FORWARD).tiles == 0  # eight sequences of 2,048
+    assert split_of(32 * 32, 66, 64, FORWARD) == Split(990, 34, 5)  # 8,192, head dim 128, in clusters of two CTAs
+    assert split_of(16 * 16, 66, 32, FORWARD).tiles == split_of(8 * 128, 66, 16, FORWARD).tiles == 0
     assert split_of(64 * 32, 132, 64, BACKWARD) == Split(1980, 68, 5)
     assert split_of(32 * 64, 132, 32, BACKWARD).tiles == 0  # four sequences of 4,096
 
