@@ -12,8 +12,9 @@ causal masks, and for random blocks `cudnn.BSA` where that imports; FlashInfer i
 forward alone, which takes up to 64 blocks of 64 × 64 a row.
 
 Each row is a process of its own, so that compiling runs side by side; only measuring is exclusive. Times are device
-times of whole calls, measured in turn, the least of three medians (blocksparse_entry.py). 'difference' is the relative
-one of ours from FlashAttention-4's. TFLOP/s count 4 · dim operations of a kept pair forward, and 10 backward.
+times of whole calls, measured in turn, the least of six medians (blocksparse_entry.py); 'rounds' has all of them.
+'difference' is the relative one of ours from FlashAttention-4's. TFLOP/s count 4 · dim operations of a kept pair
+forward, and 10 backward.
 Exits with 1 where a row failed or differs.
 """
 
@@ -34,7 +35,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1]), str(HERE)]
 
 import torch  # noqa: E402
-from blocksparse_entry import alone, compared, connected, difference  # noqa: E402
+from blocksparse_entry import alone, connected, difference, medians  # noqa: E402
 from blocksparse_masks import Entry, blocks_of, operands, pairs_of  # noqa: E402
 from blocksparse_others import Call, Problem, Way, others  # noqa: E402
 from blocksparse_speed import DISAGREE, Results, build_ahead, run_all  # noqa: E402
@@ -45,6 +46,8 @@ from kernels.blocksparse.launch.concurrency import in_step  # noqa: E402
 from kernels.blocksparse.lists.types import BlockSparse  # noqa: E402
 from kernels.blocksparse.planner.planner import least_blocking  # noqa: E402
 from kernels.blocksparse.spec.variant import WIDEST_DIM  # noqa: E402
+
+ROUNDS = 6
 
 
 def planned(dry: bool) -> list[Entry]:
@@ -112,12 +115,17 @@ def measure(entry: Entry, lock: Path) -> dict[str, Any]:
     }
     results.clear()
     with alone(lock):
-        ms = {"forward": compared(forward, cuda), "backward": compared(backward, cuda)}
+        rounds = {"forward": medians(forward, cuda, ROUNDS), "backward": medians(backward, cuda, ROUNDS)}
+    ms = {way: {name: min(times) for name, times in found.items()} for way, found in rounds.items()}
     operations = pairs_of(entry) * entry.dim * entry.heads_q * entry.batch
     return {
         "direction": "beside",
         **{name: value for name, value in asdict(entry).items() if name not in ("kind", "device", "tile")},
         "ms": {way: {name: round(at, 4) for name, at in found.items()} for way, found in ms.items()},
+        "rounds": {
+            way: {name: [round(at, 4) for at in times] for name, times in found.items()}
+            for way, found in rounds.items()
+        },
         "tflops": {
             way: {name: round((4 if way == "forward" else 10) * operations / at / 1e9, 1) for name, at in found.items()}
             for way, found in ms.items()

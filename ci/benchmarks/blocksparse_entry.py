@@ -9,9 +9,9 @@ difference.
 Times are device times, of a GPU that the same call has kept busy for SETTLE seconds: where it is at its power limit, as
 with full masks, its clock is lower than after a pause or after another call. Then the stream is kept busy
 (`torch.cuda._sleep`) until the host has queued all repeats, and each repeat stands between two events; the median
-counts. So neither side pays for its Python. Whatever is compared is measured in turn, ROUNDS times, each time in another
-order, and the least median counts: another process's first call, and the part of a second for which a GPU at its power
-limit is 5 to 8 % slower now and then, disturb some rounds, not all.
+counts. So neither side pays for its Python. Whatever is compared is measured in turn, in several rounds, each in
+another order, and the least median counts: another process's first call, and the part of a second for which a GPU at
+its power limit is 5 to 8 % slower now and then, disturb some rounds, not all.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from kernels.blocksparse.spec.variant import forward_products
 
 SECONDS = 0.06  # of device time for one measurement
 SETTLE = 0.15  # of device time before it
-ROUNDS = 6
+ROUNDS = 3  # where a benchmark says nothing else
 Emit = Callable[[dict[str, Any]], None]
 
 
@@ -111,11 +111,16 @@ def milliseconds(call: Callable[[], Any], cuda: bool) -> float:
 
 
 def compared(calls: dict[str, Callable[[], Any]], cuda: bool) -> dict[str, float]:
-    """The least of each call's medians, all of them in turn, in an order at random."""
+    """The least of each call's `medians`."""
+    return {name: min(times) for name, times in medians(calls, cuda).items()}
+
+
+def medians(calls: dict[str, Callable[[], Any]], cuda: bool, rounds: int = ROUNDS) -> dict[str, list[float]]:
+    """Each call's median of every round, all of them in turn, in an order at random."""
     draw = random.Random(0)
-    orders = [draw.sample(sorted(calls), len(calls)) for _ in range(ROUNDS if cuda else 1)]
-    rounds = [{name: milliseconds(calls[name], cuda) for name in order} for order in orders]
-    return {name: min(times[name] for times in rounds) for name in calls}
+    orders = [draw.sample(sorted(calls), len(calls)) for _ in range(rounds if cuda else 1)]
+    measured = [{name: milliseconds(calls[name], cuda) for name in order} for order in orders]
+    return {name: [times[name] for times in measured] for name in calls}
 
 
 def schedules(entry: Entry, blocks: BlockSparse) -> dict[str, BlockSparse]:
