@@ -125,9 +125,9 @@ def splits_forward(case: Case) -> bool:
     """True if some of its forward kernel's tiles are split on an H200."""
     problem, (q, lists, _) = case.problem, shapes_of(case)
     variant = forward_variant(q, lists, products="wgmma")
-    cluster = cluster_size(variant)
+    cluster, listed = cluster_size(variant), -(-problem.len_k // variant.tile_n)
     tiles = problem.batch * problem.heads_q * -(-problem.len_q // (variant.tile_m * cluster))
-    return may_split(variant) and split_of(tiles, SMS // cluster, -(-problem.len_k // variant.tile_n), FORWARD).tiles > 0
+    return may_split(variant) and split_of(tiles, SMS // cluster, listed, FORWARD).tiles > 0
 
 
 def splits_backward(case: Case) -> bool:

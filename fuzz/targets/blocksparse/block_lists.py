@@ -152,7 +152,8 @@ def _planned(p: AnyProblem, options: Mapping[str, str | int | bool], made: Block
     """The lists with the schedule that the planner computes from them, where that is asked for."""
     if options["schedule"] != "planned" or not p.backward:
         return made
-    return least_blocking(made, heads_q=p.heads_q, heads_kv=p.heads_kv, batch=p.batch).blocks
+    packed = p.layout == "packed"
+    return least_blocking(made, heads_q=p.heads_q, heads_kv=p.heads_kv, batch=p.batch, packed=packed).blocks
 
 
 def _built(p: AnyProblem, options: Mapping[str, str | int | bool], tiles: dict[str, Any]) -> BlockSparse:

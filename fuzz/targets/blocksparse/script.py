@@ -42,7 +42,7 @@ def blocksparse_text(case: Case, mutant: str) -> Text:
     if split:
         call.append("calls = [keys_of_parity(blocks, parity) for parity in (0, 1)]")
     if planned:
-        heads = f"heads_q={p.heads_q}, heads_kv={p.heads_kv}, batch={p.batch}"
+        heads = f"heads_q={p.heads_q}, heads_kv={p.heads_kv}, batch={p.batch}, packed={p.layout == 'packed'}"
         best = f"least_blocking(blocks, {heads}).blocks"
         call.append(f"calls = [{best} for blocks in calls]" if split else f"blocks = {best}")
     if options["paired"]:

@@ -86,6 +86,7 @@ def least_blocking(
     slots: int = SLOTS,
     pairs: int | None = None,
     costs: Costs | None = None,
+    packed: bool = True,
 ) -> Plan:
     """The best order of n blocks and of each one's m blocks that the policies find.
 
@@ -94,7 +95,8 @@ def least_blocking(
     dim     head dim, by which memory is counted, and its time
     slots   CTAs that are resident at once
     pairs   concurrent (sequence, unit) pairs; None: of `_numbers_of_pairs` the one that takes the least time
-    Sequences of unequal lengths that have lists of their own are taken to be packed: they are launched by length then.
+    packed  False: sequences are padded, and launched with as many tiles each as the longest has. Packed ones of unequal
+            lengths that have lists of their own are launched by length. Either plan is right for either layout
     Groups are split into units as the launcher does (`choose_group_split`), or into fewer where those take less time:
     there is less to start and to sum up then. Where heads have lists of their own, though, one order serves the units
     of a KV head, and is the best one for a CTA that has them all. Merged rows are tried merged, and with their partial
@@ -108,7 +110,7 @@ def least_blocking(
     if pairs is not None and pairs < 1:
         raise ValueError(f"pairs: needs None or a positive number, got {pairs}")
     costs = costs_of(dim) if costs is None else costs
-    usual = Sizes.of(blocks, heads_q, heads_kv, batch, dim, slots)
+    usual = Sizes.of(blocks, heads_q, heads_kv, batch, dim, slots, packed)
     plans = list[Plan]()
     for sizes in (usual, *_fewer(blocks, usual, costs)):
         most = ordered_concurrent_pairs(sizes.concurrent, sizes.bytes_of(blocks.m_blocks * blocks.tile_m))
@@ -153,7 +155,10 @@ class Sizes:
     lengths: tuple[int, ...]
 
     @classmethod
-    def of(cls, blocks: BlockSparse, heads_q: int, heads_kv: int, batch: int, dim: int, slots: int) -> Sizes:
+    def of(
+        cls, blocks: BlockSparse, heads_q: int, heads_kv: int, batch: int, dim: int, slots: int, packed: bool
+    ) -> Sizes:
+        """Those of `least_blocking`'s arguments."""
         assert blocks.backward is not None
         lists = blocks.backward.partial
         if heads_kv < 1 or heads_q % heads_kv:
@@ -166,7 +171,7 @@ class Sizes:
             raise ValueError(f"slots: needs a positive number, got {slots}")
         batch = max(batch, lists.batch)
         halves = 2 if dim > LARGEST_DIM[128] and blocks.tile_n == 128 else 1
-        lengths = _lengths(blocks, batch)
+        lengths = _lengths(blocks, batch) if packed else ()
         alike = ceil_div(sum(lengths), 2 * lists.rows) if lengths else batch  # as `group_split_of` of the launcher
         group_split = choose_group_split(alike, heads_q, heads_kv, blocks.m_blocks, halves * lists.rows, True)
         slots = max(1, slots // halves)
@@ -356,16 +361,17 @@ def estimate(
     slots: int = SLOTS,
     pairs: int | None = None,
     costs: Costs | None = None,
+    packed: bool = True,
 ) -> Run:
     """The launch's time (NOTE [launch]) under a schedule, visiting rows as the kernel does, where all have the lists of
     the first (sequence, unit). Units are the schedule's, or the launcher's; pairs: None for the schedule's, or
-    PAIRS."""
+    PAIRS; packed: as for `least_blocking`."""
     if blocks.backward is None:
         raise ValueError("blocks.backward: needs backward lists, got None")
     schedule = schedule_of(schedule)
     pairs = pairs or schedule.pairs or PAIRS
     rows = [_rows(one) for one in (blocks.backward.partial, blocks.backward.full)]
-    sizes = Sizes.of(blocks, heads_q, heads_kv, batch, dim, slots)
+    sizes = Sizes.of(blocks, heads_q, heads_kv, batch, dim, slots, packed)
     sizes = replace(sizes, group_split=schedule.group_split or sizes.group_split)
     several = blocks.backward.partial.heads > 1
     segments = _segments(rows, 0, [g * several for g in range(sizes.heads_of_cta)], blocks.m_blocks)

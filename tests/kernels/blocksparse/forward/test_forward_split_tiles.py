@@ -59,7 +59,9 @@ def values_of(p, first, parts, clusters):
     return {"resident": clusters * cluster, "tile_counter": counter, "split": split}
 
 
-@pytest.mark.parametrize(("dim", "tokens", "heads", "of_cluster"), [(64, 520, 2, 1), (128, 768, 1, 2), (256, 768, 3, 2)])
+@pytest.mark.parametrize(
+    ("dim", "tokens", "heads", "of_cluster"), [(64, 520, 2, 1), (128, 768, 1, 2), (256, 768, 3, 2)]
+)
 def test_what_the_launcher_makes_of_a_split(dim, tokens, heads, of_cluster):
     """Tiles of the last wave of an emulated GPU's 3 CTAs, or 2 clusters; sums and arrivals for each CTA's tile."""
     q = torch.zeros(1, tokens, heads, dim, dtype=torch.bfloat16)
