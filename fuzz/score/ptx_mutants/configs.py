@@ -14,19 +14,23 @@ from functools import lru_cache
 from itertools import islice, product, zip_longest
 from typing import Any
 
+from msgspec.structs import replace as with_fields
+
 from fuzz.compiling import Build, obtain
 from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
 from fuzz.core.refusal import refusal
 from fuzz.generate import cases as strategies
+from fuzz.generate.more_sequences import with_more_sequences
 from fuzz.score.ptx_mutants.survey import Kernel, Survey
 from fuzz.session.draw import explore
 from fuzz.session.plan import SHARD_CASES, Shard
 from fuzz.targets.blocksparse.block_lists import LISTS, SCHEDULES
 from fuzz.targets.blocksparse.devices import arch_without_gpu
 from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
+from kernels.blocksparse.launch.forward import EMULATED
 from kernels.blocksparse.planner.group_split import choose_group_split
-from oracles.masks import Causal, Full
+from oracles.masks import Causal, Full, Mask, PerHead, Window
 from oracles.problem import AnyProblem, Dtype, Problem
 
 REPEATS = 2  # of every case: once as its variant says, once with warps and dispatch at random
@@ -35,7 +39,9 @@ _LARGE = Size(1 << 19, 4, 4096, 1 << 19)  # with room for RUN queries of several
 _MOST_PAIRS = 1 << 17  # three tiles of 128 on a side
 _SHARDS = {False: 15, True: 60}  # by whether they are of wgmma: of SHARD_CASES cases, to choose among
 RUN = 640 + 127  # queries among which five whole tiles of 128 lie, for steps of 80
+_ORDERS = (1, 2, 3)  # seeds of the orders of CTAs and warps, for what depends on them
 _LONG = 35  # entries of a list of blocks that the kernels' pipelines do not hold at once
+_WIDE = 4 * 128 + 16  # keys of a window that whole tiles of queries see between others that see them in part
 _WINDOWS = 100  # entries in four windows of 32, which Hopper's backward kernels hold two of
 
 
@@ -122,8 +128,7 @@ class _Narrowed(EmulatedBlockSparse):
 
 def cases_of(chosen: Config, count: int, seed: int) -> list[Case]:
     """`count` different cases of the configuration, by turns of each `size`, as far as there are some among what a
-    session of that seed draws; one with long lists in the first turn, of kernels by wgmma. Fewer begin with the same
-    cases."""
+    session of that seed draws; of kernels by wgmma also of those of `made`. Fewer begin with the same cases."""
     target = _Narrowed(chosen)
     keys = {build.key for build in builds_of(chosen).values()}
     found: dict[str, Case] = {}
@@ -134,11 +139,13 @@ def cases_of(chosen: Config, count: int, seed: int) -> list[Case]:
             found.setdefault(case.id, case)
 
     drawn = strategies.drawer(target, strategies.LARGE if chosen.products else strategies.SMALL, REPEATS)
+    if chosen.products:
+        drawn = with_more_sequences(target, drawn)
     for shard in range(_SHARDS[bool(chosen.products)]):
         explore(Shard(chosen.name, shard, SHARD_CASES, 1000 * seed + shard), drawn, keep)
-    by_size: list[list[Case]] = [[] for _ in range(7)]
+    by_size: list[list[Case]] = [[] for _ in range(8)]
     if chosen.products:
-        by_size.append([_with_windows(chosen)])
+        by_size.append(made(chosen))
     for case in found.values():
         number = size(chosen, case.problem)
         if number >= 5 or case.problem.pairs <= _MOST_PAIRS:
@@ -151,12 +158,15 @@ def size(chosen: Config, problem: AnyProblem) -> int:
     """0: at most one tile in every sequence, 1: two or three, 2: more, 3: a block of keys with a long list of tiles,
     4: a shorter one, in parts that share a KV head (NOTE [group split] of group_split.py). Of kernels by wgmma, 5: a
     block of 128 keys that RUN queries see whole, 6: two or more that a tile of queries sees whole, and no key beyond
-    the last whole block."""
+    the last whole block, 7: three packed sequences or more, whose tiles are launched by an order of them, if lists have
+    one (NOTE [sequences by length] of lists/lpt.py)."""
     sizes = list(zip(problem.lengths_q, problem.lengths_k, strict=True))
     if chosen.products and any(_see_whole(problem, *one) >= RUN for one in sizes):
         return 5
     if chosen.products and any(_sees_blocks(problem, *one) >= 2 for one in sizes):
         return 6
+    if chosen.products and problem.layout == "packed" and problem.batch >= 3 and _by_length(chosen, problem):
+        return 7
     found = 0
     for len_q, len_k in zip(problem.lengths_q, problem.lengths_k, strict=True):
         rows, columns = -(-len_q // chosen.tile_m), -(-len_k // chosen.tile_n)
@@ -165,12 +175,39 @@ def size(chosen: Config, problem: AnyProblem) -> int:
     return 4 if found < 3 and _parts(chosen, problem) > 1 else found
 
 
+def made(chosen: Config) -> list[Case]:
+    """Cases for kernels by wgmma of problems that no session without a GPU draws, or few."""
+    alike = [_with_windows(chosen), _with_wide_window(chosen)]
+    by_head = chosen.mask != "band"
+    return alike + [_with_empty_sequence(chosen, seed) for seed in _ORDERS if by_head]
+
+
 def _with_windows(chosen: Config) -> Case:
-    """A case with more windows of entries than a backward kernel by wgmma holds. No session without a GPU draws one."""
+    """A case with more windows of entries than a backward kernel by wgmma holds."""
+    return _of_few_keys(chosen, (_WINDOWS * chosen.tile_m - 3,), Full())
+
+
+def _with_wide_window(chosen: Config) -> Case:
+    """A case with a block of keys that has several full blocks of queries between partial ones. The backward kernel
+    visits them merged, and looks for the place of each by bisection, in several steps."""
+    return _of_few_keys(chosen, (_WIDE + 2 * 128 - 3,), Window(_WIDE, 0, "top_left"))
+
+
+def _with_empty_sequence(chosen: Config, seed: int) -> Case:
+    """A case whose persistent CTAs all begin with tiles of a padded sequence without queries, pass over them, and come
+    to tiles of heads that are launched in different orders: which CTA to which of them depends on the seed."""
+    later = Window(0, None, "top_left")
+    mask = PerHead((Full(), later, later))
+    case = _of_few_keys(chosen, (0, 4 * chosen.tile_m - 3), mask, heads=len(mask.of))
+    return with_fields(case, variant=case.variant | {"slots": EMULATED, "seed": seed})
+
+
+def _of_few_keys(chosen: Config, lengths_q: tuple[int, ...], mask: Mask, heads: int = 1) -> Case:
+    """A case of so many queries, and of two more keys than a block has."""
     dim = chosen.dims[0]
     softcap = 5.0 if chosen.softcap else 0.0
-    lengths = ((_WINDOWS * chosen.tile_m - 3,), (chosen.tile_n + 2,))
-    problem = Problem(*lengths, 1, 1, dim, dim, chosen.dtype, mask=Full(), softcap=softcap)
+    lengths = (lengths_q, (chosen.tile_n + 2,) * len(lengths_q))
+    problem = Problem(*lengths, heads, 1, dim, dim, chosen.dtype, mask=mask, softcap=softcap)
     return Case("blocksparse", problem, variant=chosen.options | {"slots": 2, "warps": "random"}, repeats=REPEATS)
 
 
@@ -193,6 +230,13 @@ def _sees_blocks(problem: AnyProblem, len_q: int, len_k: int) -> int:
     if isinstance(mask, Full):
         return len_k // 128
     return min(len_k, len_k if mask.align == "bottom_right" else len_q) // 128 - 1
+
+
+def _by_length(chosen: Config, problem: AnyProblem) -> bool:
+    """True if an order of the sequences launches fewer tiles of queries, and of keys, than the longest sequence has for
+    each (`order_of_queries` of launch/by_length.py)."""
+    sides = ((problem.lengths_q, chosen.tile_m), (problem.lengths_k, chosen.tile_n))
+    return all(sum(rows) // tile + len(rows) < len(rows) * -(-max(rows) // tile) for rows, tile in sides)
 
 
 def _parts(chosen: Config, problem: AnyProblem) -> int:
