@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice, product, zip_longest
@@ -28,7 +29,9 @@ from fuzz.session.plan import SHARD_CASES, Shard
 from fuzz.targets.blocksparse.block_lists import LISTS, SCHEDULES
 from fuzz.targets.blocksparse.devices import arch_without_gpu
 from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
+from fuzz.targets.blocksparse.variants import has_pairs_of_tiles
 from kernels.blocksparse.launch.forward import EMULATED
+from kernels.blocksparse.launch.split_tiles import FREE, split_of
 from kernels.blocksparse.planner.group_split import choose_group_split
 from oracles.masks import Causal, Full, Mask, PerHead, Window
 from oracles.problem import AnyProblem, Dtype, Problem
@@ -38,11 +41,12 @@ _SIZE = Size(1 << 15, 8, 4096, 1 << 18)  # three tiles of 64 on a side, or very 
 _LARGE = Size(1 << 19, 4, 4096, 1 << 19)  # with room for RUN queries of several heads; of others, _MOST_PAIRS
 _MOST_PAIRS = 1 << 17  # three tiles of 128 on a side
 _SHARDS = {False: 15, True: 60}  # by whether they are of wgmma: of SHARD_CASES cases, to choose among
+_SPLIT_SHARDS = 180  # for kernels that may split tiles, as few cases split some
 RUN = 640 + 127  # queries among which five whole tiles of 128 lie, for steps of 80
 _ORDERS = (1, 2, 3)  # seeds of the orders of CTAs and warps, for what depends on them
 _LONG = 35  # entries of a list of blocks that the kernels' pipelines do not hold at once
 _WIDE = 4 * 128 + 16  # keys of a window that whole tiles of queries see between others that see them in part
-_WINDOWS = 100  # entries in four windows of 32, which Hopper's backward kernels hold two of
+_WINDOWS = 98  # entries in four windows of 32, which Hopper's backward kernels hold two of; an odd number of pairs
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,11 @@ class Config:
         names = ("tile_m", "tile_n", "mask", "deterministic") + ("products",) * bool(self.products)
         return {name: getattr(self, name) for name in names}
 
+    @property
+    def splits(self) -> bool:
+        """True if its kernels may split tiles, as those of a full mask do."""
+        return self.mask == "none"
+
     def cases(self, count: int, seed: int) -> list[Case]:
         """See KernelConfig and `cases_of`."""
         return cases_of(self, count, seed)
@@ -87,13 +96,15 @@ CONFIGS = (
     Config("fp16_d96_bits_ordered", "float16", (72, 96), False, 64, 64, "bits", True),
 )
 # Hopper's: forward kernels with persistent CTAs and loads by TMA; backward kernels with dQ transposed, those of ordered
-# adds, and those with runs of 80 queries (full blocks without a softcap, at head dim 128).
+# adds, and those with runs of 80 queries (full blocks without a softcap, at head dim 128). Those of a full mask run
+# forward in clusters, and split tiles in both passes (NOTE [split tiles] of common/split_tiles.py).
 WGMMA = (
     Config("bf16_d64_bits_ordered_wgmma", "bfloat16", (40, 64), False, 128, 128, "bits", True, "wgmma"),
     Config("fp16_d128_band_atomic_wgmma", "float16", (104, 128), False, 128, 128, "band", False, "wgmma"),
     Config("bf16_d128_bits_cap_atomic_wgmma", "bfloat16", (104, 128), True, 128, 64, "bits", False, "wgmma"),
     Config("bf16_d128_intervals_ordered_wgmma", "bfloat16", (104, 128), False, 128, 128, "intervals", True, "wgmma"),
     Config("fp16_d64_intervals_atomic_wgmma", "float16", (40, 64), False, 64, 128, "intervals", False, "wgmma"),
+    Config("bf16_d128_full_atomic_wgmma", "bfloat16", (104, 128), False, 128, 128, "none", False, "wgmma"),
 )
 
 
@@ -105,13 +116,21 @@ class _Narrowed(EmulatedBlockSparse):
         self._config = chosen
         self.session_size = _LARGE if chosen.products else _SIZE
         self.support = replace(self.support, dtypes=(chosen.dtype,), dim=(*chosen.dims, 8), softcap=chosen.softcap)
+        if chosen.splits:
+            self.support = replace(self.support, layouts=("padded",), ragged=False, masks=frozenset({"full"}))
 
     def draw_cta_subset(self, draw: random.Random, repeats: int) -> None:
         """None: their kernels are not the configuration's."""
 
+    def native_masks(self, dtype: Dtype, dim: int) -> tuple[str, ...]:
+        """See Target."""
+        return ("full",) if self._config.splits else super().native_masks(dtype, dim)
+
     def variants_for(self, problem: AnyProblem) -> tuple[dict[str, Any], ...]:
-        """The configuration's kernels, with everything that costs no compile."""
+        """The configuration's kernels, with everything that costs no compile. Of tiles that may be split all are alike:
+        they have one order."""
         orders = ("in_order", "random", "starve_oldest", "one_first")
+        schedules = ("ascending",) if self._config.splits else SCHEDULES
         return tuple(
             self._config.options
             | {
@@ -121,7 +140,7 @@ class _Narrowed(EmulatedBlockSparse):
                 "warps": orders[(i + j) % 4],
                 "seed": 7 * i + slots,
             }
-            for i, (lists, schedule) in enumerate(product(LISTS, SCHEDULES))
+            for i, (lists, schedule) in enumerate(product(LISTS, schedules))
             for j, slots in enumerate((1, 2, 3, 8))
         )
 
@@ -134,15 +153,20 @@ def cases_of(chosen: Config, count: int, seed: int) -> list[Case]:
     found: dict[str, Case] = {}
 
     def keep(case: Case) -> None:
+        if chosen.splits and not any(split_passes(chosen, case.problem)):
+            return
         if refusal(target, case) is None and bool(case.problem.softcap) == chosen.softcap:
-            assert all(build.key in keys for build in target.builds(case, arch_without_gpu("emulator")))
+            builds = target.builds(case, arch_without_gpu("emulator"))
+            assert all(build.key in keys for build in first_of_kinds(builds).values())
             found.setdefault(case.id, case)
 
     drawn = strategies.drawer(target, strategies.LARGE if chosen.products else strategies.SMALL, REPEATS)
     if chosen.products:
         drawn = with_more_sequences(target, drawn)
-    for shard in range(_SHARDS[bool(chosen.products)]):
+    for shard in range(_SPLIT_SHARDS if chosen.splits else _SHARDS[bool(chosen.products)]):
         explore(Shard(chosen.name, shard, SHARD_CASES, 1000 * seed + shard), drawn, keep)
+    if chosen.splits:
+        return list(islice(_by_turns(*_by_passes(chosen, found.values()), made(chosen)), count))
     by_size: list[list[Case]] = [[] for _ in range(8)]
     if chosen.products:
         by_size.append(made(chosen))
@@ -150,8 +174,19 @@ def cases_of(chosen: Config, count: int, seed: int) -> list[Case]:
         number = size(chosen, case.problem)
         if number >= 5 or case.problem.pairs <= _MOST_PAIRS:
             by_size[number].append(case)
-    turns = (case for turn in zip_longest(*by_size) for case in turn if case is not None)
-    return list(islice(turns, count))
+    return list(islice(_by_turns(*by_size), count))
+
+
+def _by_turns(*lists: list[Case]) -> Iterator[Case]:
+    return (case for turn in zip_longest(*lists) for case in turn if case is not None)
+
+
+def _by_passes(chosen: Config, cases: Iterable[Case]) -> list[list[Case]]:
+    """Cases whose tiles are split in both passes, in the forward one, in the backward one."""
+    found: dict[tuple[bool, bool], list[Case]] = {(True, True): [], (True, False): [], (False, True): []}
+    for case in cases:
+        found[split_passes(chosen, case.problem)].append(case)
+    return list(found.values())
 
 
 def size(chosen: Config, problem: AnyProblem) -> int:
@@ -177,6 +212,8 @@ def size(chosen: Config, problem: AnyProblem) -> int:
 
 def made(chosen: Config) -> list[Case]:
     """Cases for kernels by wgmma of problems that no session without a GPU draws, or few."""
+    if chosen.splits:
+        return [_with_windows(chosen)]
     alike = [_with_windows(chosen), _with_wide_window(chosen)]
     by_head = chosen.mask != "band"
     return alike + [_with_empty_sequence(chosen, seed) for seed in _ORDERS if by_head]
@@ -239,6 +276,18 @@ def _by_length(chosen: Config, problem: AnyProblem) -> bool:
     return all(sum(rows) // tile + len(rows) < len(rows) * -(-max(rows) // tile) for rows, tile in sides)
 
 
+def split_passes(chosen: Config, problem: AnyProblem) -> tuple[bool, bool]:
+    """Whether the emulated GPU splits tiles of a problem with a full mask: pairs of tiles of queries, in the forward
+    pass; tiles of keys, in the backward pass."""
+    if not has_pairs_of_tiles(problem) or not problem.len_k:
+        return False, False
+    rows, columns = -(-problem.len_q // chosen.tile_m), -(-problem.len_k // chosen.tile_n)
+    pairs, clusters = problem.batch * problem.heads_q * rows // 2, (EMULATED + EMULATED % 2) // 2
+    forward = split_of(pairs, clusters, columns, FREE)
+    backward = split_of(problem.batch * problem.heads_kv * columns, EMULATED, rows * problem.group, FREE)
+    return forward.tiles > 0, problem.backward and backward.tiles > 0 and _parts(chosen, problem) == 1
+
+
 def _parts(chosen: Config, problem: AnyProblem) -> int:
     blocks = (-(-problem.len_q // chosen.tile_m), -(-problem.len_k // chosen.tile_n))
     return choose_group_split(problem.batch, problem.heads_q, problem.heads_kv, *blocks, chosen.deterministic)
@@ -252,10 +301,18 @@ def _text(build: Build) -> str:
 def builds_of(chosen: Config) -> dict[str, Build]:
     """The kernels of a configuration by kind."""
     low, _ = chosen.dims
+    two_tiles = (2 * chosen.tile_m,)  # of which one cluster has both
     problem = Problem(
-        lengths_q=(1,), lengths_k=(1,), heads_q=1, heads_kv=1, dim=low, dim_v=low, dtype=chosen.dtype,
+        lengths_q=two_tiles, lengths_k=two_tiles, heads_q=1, heads_kv=1, dim=low, dim_v=low, dtype=chosen.dtype,
         softcap=30.0 if chosen.softcap else 0.0,
     )  # fmt: skip
     case = Case("blocksparse", problem, variant=chosen.options)
-    builds = EmulatedBlockSparse().builds(case, arch_without_gpu("emulator"))
-    return {str(json.loads(build.options)["kind"]): build for build in builds}
+    return first_of_kinds(EmulatedBlockSparse().builds(case, arch_without_gpu("emulator")))
+
+
+def first_of_kinds(builds: tuple[Build, ...]) -> dict[str, Build]:
+    """The first kernel of each kind: of two that differ in it, the one that may split tiles."""
+    found: dict[str, Build] = {}
+    for build in builds:
+        found.setdefault(str(json.loads(build.options)["kind"]), build)
+    return found

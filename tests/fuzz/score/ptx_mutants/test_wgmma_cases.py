@@ -1,10 +1,13 @@
 """Cases that look for mutants of Hopper's kernels: those of problems that few sessions draw."""
 
+import json
+from collections import Counter
+
 import pytest
 import torch
 
 from fuzz.core.refusal import refusal
-from fuzz.score.ptx_mutants.configs import WGMMA, builds_of, cases_of, made, size
+from fuzz.score.ptx_mutants.configs import WGMMA, builds_of, cases_of, made, size, split_passes
 from fuzz.targets.blocksparse.block_lists import blocks_of
 from fuzz.targets.blocksparse.devices import arch_without_gpu, toolchain_there
 from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
@@ -14,7 +17,7 @@ pytestmark = [
     pytest.mark.skipif(not toolchain_there(), reason="needs the toolchain"),
     pytest.mark.skipif(torch.cuda.is_available(), reason="the emulated target steps back where there is a GPU"),
 ]
-ORDERED, BAND, *_, INTERVALS = WGMMA[:5]
+ORDERED, BAND, *_, INTERVALS, FULL = WGMMA
 
 
 @pytest.mark.parametrize("chosen", WGMMA, ids=lambda one: one.name)
@@ -50,3 +53,16 @@ def test_heads_are_launched_in_different_orders_after_an_empty_sequence():
     assert empty.problem.lengths_q[0] == 0
     rows = blocks_of(empty).lpt.rows[1].tolist()
     assert rows[0] != rows[1] == rows[2]
+
+
+def test_kernels_of_a_full_mask_run_in_clusters_and_split_tiles():
+    tuning = {kind: dict(json.loads(build.options)["tuning"]) for kind, build in builds_of(FULL).items()}
+    assert tuning["forward"] == {"cluster": 2, "splits": 1} and tuning["backward"] == {"runs": 1, "splits": 1}
+    assert [one for one in WGMMA if one.splits] == [FULL]
+
+
+def test_tiles_of_a_full_mask_are_split():
+    cases = cases_of(FULL, 40, 3)
+    passes = Counter(split_passes(FULL, case.problem) for case in cases)
+    assert len(cases) == 40 and min(passes.values()) >= 3 and len(passes) == 3
+    assert (False, False) not in passes and all(case in cases for case in made(FULL))
