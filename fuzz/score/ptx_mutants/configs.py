@@ -45,6 +45,7 @@ _SPLIT_SHARDS = 180  # for kernels that may split tiles, as few cases split some
 RUN = 640 + 127  # queries among which five whole tiles of 128 lie, for steps of 80
 _ORDERS = (1, 2, 3)  # seeds of the orders of CTAs and warps, for what depends on them
 _LONG = 35  # entries of a list of blocks that the kernels' pipelines do not hold at once
+_MANY = 4  # blocks of keys, which the kernels' loops have steps between the first and the last ones for
 _WIDE = 4 * 128 + 16  # keys of a window that whole tiles of queries see between others that see them in part
 _WINDOWS = 98  # entries in four windows of 32, which Hopper's backward kernels hold two of; an odd number of pairs
 
@@ -182,10 +183,13 @@ def _by_turns(*lists: list[Case]) -> Iterator[Case]:
 
 
 def _by_passes(chosen: Config, cases: Iterable[Case]) -> list[list[Case]]:
-    """Cases whose tiles are split in both passes, in the forward one, in the backward one."""
-    found: dict[tuple[bool, bool], list[Case]] = {(True, True): [], (True, False): [], (False, True): []}
+    """Cases whose tiles are split in both passes, in the forward one, in the backward one; of each those of _MANY
+    blocks of keys or more, and the others."""
+    passes = ((True, True), (True, False), (False, True))
+    found: dict[tuple[tuple[bool, bool], bool], list[Case]] = {at: [] for at in product(passes, (True, False))}
     for case in cases:
-        found[split_passes(chosen, case.problem)].append(case)
+        many = case.problem.len_k > (_MANY - 1) * chosen.tile_n
+        found[split_passes(chosen, case.problem), many].append(case)
     return list(found.values())
 
 
