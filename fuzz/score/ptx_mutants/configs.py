@@ -41,7 +41,7 @@ _SIZE = Size(1 << 15, 8, 4096, 1 << 18)  # three tiles of 64 on a side, or very 
 _LARGE = Size(1 << 19, 4, 4096, 1 << 19)  # with room for RUN queries of several heads; of others, _MOST_PAIRS
 _MOST_PAIRS = 1 << 17  # three tiles of 128 on a side
 _SHARDS = {False: 15, True: 60}  # by whether they are of wgmma: of SHARD_CASES cases, to choose among
-_SPLIT_SHARDS = 180  # for kernels that may split tiles, as few cases split some
+_SPLIT_SHARDS = 120  # for kernels that may split tiles, as few cases split some
 RUN = 640 + 127  # queries among which five whole tiles of 128 lie, for steps of 80
 _ORDERS = (1, 2, 3)  # seeds of the orders of CTAs and warps, for what depends on them
 _LONG = 35  # entries of a list of blocks that the kernels' pipelines do not hold at once
@@ -148,13 +148,16 @@ class _Narrowed(EmulatedBlockSparse):
 
 def cases_of(chosen: Config, count: int, seed: int) -> list[Case]:
     """`count` different cases of the configuration, by turns of each `size`, as far as there are some among what a
-    session of that seed draws; of kernels by wgmma also of those of `made`. Fewer begin with the same cases."""
+    session of that seed draws; of kernels by wgmma also of those of `made`. Of kernels that may split tiles by turns of
+    `_by_passes`, some with fewer heads than were drawn. Fewer begin with the same cases."""
     target = _Narrowed(chosen)
     keys = {build.key for build in builds_of(chosen).values()}
     found: dict[str, Case] = {}
 
     def keep(case: Case) -> None:
         if chosen.splits and not any(split_passes(chosen, case.problem)):
+            if case.problem.batch > 1 or case.problem.heads_q % 2 == 0:
+                keep(_with_odd_heads(case))
             return
         if refusal(target, case) is None and bool(case.problem.softcap) == chosen.softcap:
             builds = target.builds(case, arch_without_gpu("emulator"))
@@ -183,13 +186,14 @@ def _by_turns(*lists: list[Case]) -> Iterator[Case]:
 
 
 def _by_passes(chosen: Config, cases: Iterable[Case]) -> list[list[Case]]:
-    """Cases whose tiles are split in both passes, in the forward one, in the backward one; of each those of _MANY
-    blocks of keys or more, and the others."""
+    """Cases whose tiles are split in both passes, in the forward one, in the backward one; of each those whose keys end
+    with a block, those of _MANY blocks of keys or more, and the others."""
     passes = ((True, True), (True, False), (False, True))
-    found: dict[tuple[tuple[bool, bool], bool], list[Case]] = {at: [] for at in product(passes, (True, False))}
+    found: dict[tuple[tuple[bool, bool], int], list[Case]] = {at: [] for at in product(passes, range(3))}
     for case in cases:
-        many = case.problem.len_k > (_MANY - 1) * chosen.tile_n
-        found[split_passes(chosen, case.problem), many].append(case)
+        keys = case.problem.len_k
+        kind = 0 if keys % chosen.tile_n == 0 else 1 if keys > (_MANY - 1) * chosen.tile_n else 2
+        found[split_passes(chosen, case.problem), kind].append(case)
     return list(found.values())
 
 
@@ -278,6 +282,14 @@ def _by_length(chosen: Config, problem: AnyProblem) -> bool:
     each (`order_of_queries` of launch/by_length.py)."""
     sides = ((problem.lengths_q, chosen.tile_m), (problem.lengths_k, chosen.tile_n))
     return all(sum(rows) // tile + len(rows) < len(rows) * -(-max(rows) // tile) for rows, tile in sides)
+
+
+def _with_odd_heads(case: Case) -> Case:
+    """A case with the first sequence of another one and with an odd number of query heads, which share a KV head: of
+    pairs of tiles that CTAs take two at once, one may be left."""
+    first = {name: getattr(case.problem, name)[:1] for name in ("lengths_q", "lengths_k")}
+    heads = case.problem.heads_q - 1 + case.problem.heads_q % 2
+    return with_fields(case, problem=with_fields(case.problem, **first, heads_q=heads, heads_kv=1))
 
 
 def split_passes(chosen: Config, problem: AnyProblem) -> tuple[bool, bool]:
