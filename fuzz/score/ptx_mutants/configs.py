@@ -30,7 +30,7 @@ from fuzz.targets.blocksparse.block_lists import LISTS, SCHEDULES
 from fuzz.targets.blocksparse.devices import arch_without_gpu
 from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
 from fuzz.targets.blocksparse.variants import has_pairs_of_tiles
-from kernels.blocksparse.launch.forward import EMULATED
+from kernels.blocksparse.launch.forward import EMULATED, MANY_TILES
 from kernels.blocksparse.launch.split_tiles import FREE, split_of
 from kernels.blocksparse.planner.group_split import choose_group_split
 from oracles.masks import Causal, Full, Mask, PerHead, Window
@@ -47,7 +47,9 @@ _ORDERS = (1, 2, 3)  # seeds of the orders of CTAs and warps, for what depends o
 _LONG = 35  # entries of a list of blocks that the kernels' pipelines do not hold at once
 _MANY = 4  # blocks of keys, which the kernels' loops have steps between the first and the last ones for
 _WIDE = 4 * 128 + 16  # keys of a window that whole tiles of queries see between others that see them in part
-_WINDOWS = 98  # entries in four windows of 32, which Hopper's backward kernels hold two of; an odd number of pairs
+# Entries in four windows of 32, which Hopper's backward kernels hold two of. Of an odd number of tiles the last one is
+# half of a pair, and of so many there is an odd number of pairs.
+_WINDOWS = 97
 
 
 @dataclass(frozen=True)
@@ -295,10 +297,10 @@ def _with_odd_heads(case: Case) -> Case:
 def split_passes(chosen: Config, problem: AnyProblem) -> tuple[bool, bool]:
     """Whether the emulated GPU splits tiles of a problem with a full mask: pairs of tiles of queries, in the forward
     pass; tiles of keys, in the backward pass."""
-    if not has_pairs_of_tiles(problem) or not problem.len_k:
-        return False, False
     rows, columns = -(-problem.len_q // chosen.tile_m), -(-problem.len_k // chosen.tile_n)
-    pairs, clusters = problem.batch * problem.heads_q * rows // 2, (EMULATED + EMULATED % 2) // 2
+    if not (has_pairs_of_tiles(problem) or rows >= MANY_TILES) or not columns:
+        return False, False
+    pairs, clusters = problem.batch * problem.heads_q * -(-rows // 2), (EMULATED + EMULATED % 2) // 2
     forward = split_of(pairs, clusters, columns, FREE)
     backward = split_of(problem.batch * problem.heads_kv * columns, EMULATED, rows * problem.group, FREE)
     return forward.tiles > 0, problem.backward and backward.tiles > 0 and _parts(chosen, problem) == 1
