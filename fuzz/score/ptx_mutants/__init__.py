@@ -11,7 +11,8 @@ sampling.py     the mutants that a seed draws
 trial.py        one mutant: runs the cases that reach it until one finds it; what a missed one did
 recording.py    launches of the unchanged kernels, on which a mutant runs before any case runs with it
 pool.py         worker processes
-equivalence.py  which of the missed mutants are equivalent, and why
+equivalence.py  which of the missed mutants are equivalent, and why; register_flow.py, mbarrier_order.py and
+                truth_values.py: proofs from a kernel's text
 results.py      PtxMutant, Result, PtxScore
 render.py       `table(score)`: a score as Markdown
 """

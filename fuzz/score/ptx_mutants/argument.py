@@ -10,6 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
+from msgspec.structs import replace
+
 from fuzz.score.ptx_mutants.results import PtxMutant, Result
 
 _LOC = re.compile(r"\.loc\t[^\n]*// ([\w.]+):(\d+)")
@@ -30,6 +32,7 @@ class Argument:
     inside   'path.py function': the function that its source line is in; line: matches that line
     without  one that no line of the kernel is in
     least    listed cases that come to it; alone: those of them that make block lists alone
+    none_in  kind of another kernel of the configuration, and a pattern that matches nowhere in its text
     proof    says yes of the kernel's text and the changed line's number
     """
 
@@ -53,6 +56,7 @@ class Argument:
     inside: str = ""
     line: str = ""
     without: str = ""
+    none_in: tuple[str, str] = ("", "")
     proof: Callable[[str, int], bool] | None = None
 
     def fits(self, result: Result, text_of: TextOf) -> bool:
@@ -78,6 +82,7 @@ class Argument:
             and (not self.stored or re.search(self.stored, storing(bug, text_of)) is not None)
             and (not self.without or not lines_of(*self.without.split()) & sources(text_of(bug)))
             and (not self.near or re.search(self.near, code_around(bug, text_of), re.M) is not None)
+            and (not self.none_in[0] or re.search(self.none_in[1], other_text(bug, self.none_in[0], text_of)) is None)
             and (self.proof is None or self.proof(text_of(bug), bug.line))
         )
 
@@ -85,6 +90,11 @@ class Argument:
 def code_after(bug: PtxMutant, text_of: TextOf) -> str:
     """The kernel's text after the changed instruction."""
     return "\n".join(text_of(bug).splitlines()[bug.line - 1 + bug.span :])
+
+
+def other_text(bug: PtxMutant, kind: str, text_of: TextOf) -> str:
+    """The text of another kernel of a mutant's configuration."""
+    return text_of(replace(bug, kind=kind))
 
 
 def code_around(bug: PtxMutant, text_of: TextOf) -> str:

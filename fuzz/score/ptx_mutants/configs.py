@@ -9,24 +9,31 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice, product, zip_longest
 from typing import Any
+
+from msgspec.structs import replace as with_fields
 
 from fuzz.compiling import Build, obtain
 from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
 from fuzz.core.refusal import refusal
 from fuzz.generate import cases as strategies
+from fuzz.generate.more_sequences import with_more_sequences
 from fuzz.score.ptx_mutants.survey import Kernel, Survey
 from fuzz.session.draw import explore
 from fuzz.session.plan import SHARD_CASES, Shard
 from fuzz.targets.blocksparse.block_lists import LISTS, SCHEDULES
 from fuzz.targets.blocksparse.devices import arch_without_gpu
 from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
+from fuzz.targets.blocksparse.variants import has_pairs_of_tiles
+from kernels.blocksparse.launch.forward import EMULATED, MANY_TILES
+from kernels.blocksparse.launch.split_tiles import FREE, split_of
 from kernels.blocksparse.planner.group_split import choose_group_split
-from oracles.masks import Causal, Full
+from oracles.masks import Causal, Full, Mask, PerHead, Window
 from oracles.problem import AnyProblem, Dtype, Problem
 
 REPEATS = 2  # of every case: once as its variant says, once with warps and dispatch at random
@@ -34,9 +41,15 @@ _SIZE = Size(1 << 15, 8, 4096, 1 << 18)  # three tiles of 64 on a side, or very 
 _LARGE = Size(1 << 19, 4, 4096, 1 << 19)  # with room for RUN queries of several heads; of others, _MOST_PAIRS
 _MOST_PAIRS = 1 << 17  # three tiles of 128 on a side
 _SHARDS = {False: 15, True: 60}  # by whether they are of wgmma: of SHARD_CASES cases, to choose among
+_SPLIT_SHARDS = 120  # for kernels that may split tiles, as few cases split some
 RUN = 640 + 127  # queries among which five whole tiles of 128 lie, for steps of 80
+_ORDERS = (1, 2, 3)  # seeds of the orders of CTAs and warps, for what depends on them
 _LONG = 35  # entries of a list of blocks that the kernels' pipelines do not hold at once
-_WINDOWS = 100  # entries in four windows of 32, which Hopper's backward kernels hold two of
+_MANY = 4  # blocks of keys, which the kernels' loops have steps between the first and the last ones for
+_WIDE = 4 * 128 + 16  # keys of a window that whole tiles of queries see between others that see them in part
+# Entries in four windows of 32, which Hopper's backward kernels hold two of. Of an odd number of tiles the last one is
+# half of a pair, and of so many there is an odd number of pairs.
+_WINDOWS = 97
 
 
 @dataclass(frozen=True)
@@ -64,6 +77,11 @@ class Config:
         names = ("tile_m", "tile_n", "mask", "deterministic") + ("products",) * bool(self.products)
         return {name: getattr(self, name) for name in names}
 
+    @property
+    def splits(self) -> bool:
+        """True if its kernels may split tiles, as those of a full mask do."""
+        return self.mask == "none"
+
     def cases(self, count: int, seed: int) -> list[Case]:
         """See KernelConfig and `cases_of`."""
         return cases_of(self, count, seed)
@@ -81,13 +99,15 @@ CONFIGS = (
     Config("fp16_d96_bits_ordered", "float16", (72, 96), False, 64, 64, "bits", True),
 )
 # Hopper's: forward kernels with persistent CTAs and loads by TMA; backward kernels with dQ transposed, those of ordered
-# adds, and those with runs of 80 queries (full blocks without a softcap, at head dim 128).
+# adds, and those with runs of 80 queries (full blocks without a softcap, at head dim 128). Those of a full mask run
+# forward in clusters, and split tiles in both passes (NOTE [split tiles] of common/split_tiles.py).
 WGMMA = (
     Config("bf16_d64_bits_ordered_wgmma", "bfloat16", (40, 64), False, 128, 128, "bits", True, "wgmma"),
     Config("fp16_d128_band_atomic_wgmma", "float16", (104, 128), False, 128, 128, "band", False, "wgmma"),
     Config("bf16_d128_bits_cap_atomic_wgmma", "bfloat16", (104, 128), True, 128, 64, "bits", False, "wgmma"),
     Config("bf16_d128_intervals_ordered_wgmma", "bfloat16", (104, 128), False, 128, 128, "intervals", True, "wgmma"),
     Config("fp16_d64_intervals_atomic_wgmma", "float16", (40, 64), False, 64, 128, "intervals", False, "wgmma"),
+    Config("bf16_d128_full_atomic_wgmma", "bfloat16", (104, 128), False, 128, 128, "none", False, "wgmma"),
 )
 
 
@@ -99,13 +119,21 @@ class _Narrowed(EmulatedBlockSparse):
         self._config = chosen
         self.session_size = _LARGE if chosen.products else _SIZE
         self.support = replace(self.support, dtypes=(chosen.dtype,), dim=(*chosen.dims, 8), softcap=chosen.softcap)
+        if chosen.splits:
+            self.support = replace(self.support, layouts=("padded",), ragged=False, masks=frozenset({"full"}))
 
     def draw_cta_subset(self, draw: random.Random, repeats: int) -> None:
         """None: their kernels are not the configuration's."""
 
+    def native_masks(self, dtype: Dtype, dim: int) -> tuple[str, ...]:
+        """See Target."""
+        return ("full",) if self._config.splits else super().native_masks(dtype, dim)
+
     def variants_for(self, problem: AnyProblem) -> tuple[dict[str, Any], ...]:
-        """The configuration's kernels, with everything that costs no compile."""
+        """The configuration's kernels, with everything that costs no compile. Of tiles that may be split all are alike:
+        they have one order."""
         orders = ("in_order", "random", "starve_oldest", "one_first")
+        schedules = ("ascending",) if self._config.splits else SCHEDULES
         return tuple(
             self._config.options
             | {
@@ -115,48 +143,75 @@ class _Narrowed(EmulatedBlockSparse):
                 "warps": orders[(i + j) % 4],
                 "seed": 7 * i + slots,
             }
-            for i, (lists, schedule) in enumerate(product(LISTS, SCHEDULES))
+            for i, (lists, schedule) in enumerate(product(LISTS, schedules))
             for j, slots in enumerate((1, 2, 3, 8))
         )
 
 
 def cases_of(chosen: Config, count: int, seed: int) -> list[Case]:
     """`count` different cases of the configuration, by turns of each `size`, as far as there are some among what a
-    session of that seed draws; one with long lists in the first turn, of kernels by wgmma. Fewer begin with the same
-    cases."""
+    session of that seed draws; of kernels by wgmma also of those of `made`. Of kernels that may split tiles by turns of
+    `_by_passes`, some with fewer heads than were drawn. Fewer begin with the same cases."""
     target = _Narrowed(chosen)
     keys = {build.key for build in builds_of(chosen).values()}
     found: dict[str, Case] = {}
 
     def keep(case: Case) -> None:
+        if chosen.splits and not any(split_passes(chosen, case.problem)):
+            if case.problem.batch > 1 or case.problem.heads_q % 2 == 0:
+                keep(_with_odd_heads(case))
+            return
         if refusal(target, case) is None and bool(case.problem.softcap) == chosen.softcap:
-            assert all(build.key in keys for build in target.builds(case, arch_without_gpu("emulator")))
+            builds = target.builds(case, arch_without_gpu("emulator"))
+            assert all(build.key in keys for build in first_of_kinds(builds).values())
             found.setdefault(case.id, case)
 
     drawn = strategies.drawer(target, strategies.LARGE if chosen.products else strategies.SMALL, REPEATS)
-    for shard in range(_SHARDS[bool(chosen.products)]):
-        explore(Shard(chosen.name, shard, SHARD_CASES, 1000 * seed + shard), drawn, keep)
-    by_size: list[list[Case]] = [[] for _ in range(7)]
     if chosen.products:
-        by_size.append([_with_windows(chosen)])
+        drawn = with_more_sequences(target, drawn)
+    for shard in range(_SPLIT_SHARDS if chosen.splits else _SHARDS[bool(chosen.products)]):
+        explore(Shard(chosen.name, shard, SHARD_CASES, 1000 * seed + shard), drawn, keep)
+    if chosen.splits:
+        return list(islice(_by_turns(*_by_passes(chosen, found.values()), made(chosen)), count))
+    by_size: list[list[Case]] = [[] for _ in range(8)]
+    if chosen.products:
+        by_size.append(made(chosen))
     for case in found.values():
         number = size(chosen, case.problem)
         if number >= 5 or case.problem.pairs <= _MOST_PAIRS:
             by_size[number].append(case)
-    turns = (case for turn in zip_longest(*by_size) for case in turn if case is not None)
-    return list(islice(turns, count))
+    return list(islice(_by_turns(*by_size), count))
+
+
+def _by_turns(*lists: list[Case]) -> Iterator[Case]:
+    return (case for turn in zip_longest(*lists) for case in turn if case is not None)
+
+
+def _by_passes(chosen: Config, cases: Iterable[Case]) -> list[list[Case]]:
+    """Cases whose tiles are split in both passes, in the forward one, in the backward one; of each those whose keys end
+    with a block, those of _MANY blocks of keys or more, and the others."""
+    passes = ((True, True), (True, False), (False, True))
+    found: dict[tuple[tuple[bool, bool], int], list[Case]] = {at: [] for at in product(passes, range(3))}
+    for case in cases:
+        keys = case.problem.len_k
+        kind = 0 if keys % chosen.tile_n == 0 else 1 if keys > (_MANY - 1) * chosen.tile_n else 2
+        found[split_passes(chosen, case.problem), kind].append(case)
+    return list(found.values())
 
 
 def size(chosen: Config, problem: AnyProblem) -> int:
     """0: at most one tile in every sequence, 1: two or three, 2: more, 3: a block of keys with a long list of tiles,
     4: a shorter one, in parts that share a KV head (NOTE [group split] of group_split.py). Of kernels by wgmma, 5: a
     block of 128 keys that RUN queries see whole, 6: two or more that a tile of queries sees whole, and no key beyond
-    the last whole block."""
+    the last whole block, 7: three packed sequences or more, whose tiles are launched by an order of them, if lists have
+    one (NOTE [sequences by length] of lists/lpt.py)."""
     sizes = list(zip(problem.lengths_q, problem.lengths_k, strict=True))
     if chosen.products and any(_see_whole(problem, *one) >= RUN for one in sizes):
         return 5
     if chosen.products and any(_sees_blocks(problem, *one) >= 2 for one in sizes):
         return 6
+    if chosen.products and problem.layout == "packed" and problem.batch >= 3 and _by_length(chosen, problem):
+        return 7
     found = 0
     for len_q, len_k in zip(problem.lengths_q, problem.lengths_k, strict=True):
         rows, columns = -(-len_q // chosen.tile_m), -(-len_k // chosen.tile_n)
@@ -165,12 +220,41 @@ def size(chosen: Config, problem: AnyProblem) -> int:
     return 4 if found < 3 and _parts(chosen, problem) > 1 else found
 
 
+def made(chosen: Config) -> list[Case]:
+    """Cases for kernels by wgmma of problems that no session without a GPU draws, or few."""
+    if chosen.splits:
+        return [_with_windows(chosen)]
+    alike = [_with_windows(chosen), _with_wide_window(chosen)]
+    by_head = chosen.mask != "band"
+    return alike + [_with_empty_sequence(chosen, seed) for seed in _ORDERS if by_head]
+
+
 def _with_windows(chosen: Config) -> Case:
-    """A case with more windows of entries than a backward kernel by wgmma holds. No session without a GPU draws one."""
+    """A case with more windows of entries than a backward kernel by wgmma holds."""
+    return _of_few_keys(chosen, (_WINDOWS * chosen.tile_m - 3,), Full())
+
+
+def _with_wide_window(chosen: Config) -> Case:
+    """A case with a block of keys that has several full blocks of queries between partial ones. The backward kernel
+    visits them merged, and looks for the place of each by bisection, in several steps."""
+    return _of_few_keys(chosen, (_WIDE + 2 * 128 - 3,), Window(_WIDE, 0, "top_left"))
+
+
+def _with_empty_sequence(chosen: Config, seed: int) -> Case:
+    """A case whose persistent CTAs all begin with tiles of a padded sequence without queries, pass over them, and come
+    to tiles of heads that are launched in different orders: which CTA to which of them depends on the seed."""
+    later = Window(0, None, "top_left")
+    mask = PerHead((Full(), later, later))
+    case = _of_few_keys(chosen, (0, 4 * chosen.tile_m - 3), mask, heads=len(mask.of))
+    return with_fields(case, variant=case.variant | {"slots": EMULATED, "seed": seed})
+
+
+def _of_few_keys(chosen: Config, lengths_q: tuple[int, ...], mask: Mask, heads: int = 1) -> Case:
+    """A case of so many queries, and of two more keys than a block has."""
     dim = chosen.dims[0]
     softcap = 5.0 if chosen.softcap else 0.0
-    lengths = ((_WINDOWS * chosen.tile_m - 3,), (chosen.tile_n + 2,))
-    problem = Problem(*lengths, 1, 1, dim, dim, chosen.dtype, mask=Full(), softcap=softcap)
+    lengths = (lengths_q, (chosen.tile_n + 2,) * len(lengths_q))
+    problem = Problem(*lengths, heads, 1, dim, dim, chosen.dtype, mask=mask, softcap=softcap)
     return Case("blocksparse", problem, variant=chosen.options | {"slots": 2, "warps": "random"}, repeats=REPEATS)
 
 
@@ -195,6 +279,33 @@ def _sees_blocks(problem: AnyProblem, len_q: int, len_k: int) -> int:
     return min(len_k, len_k if mask.align == "bottom_right" else len_q) // 128 - 1
 
 
+def _by_length(chosen: Config, problem: AnyProblem) -> bool:
+    """True if an order of the sequences launches fewer tiles of queries, and of keys, than the longest sequence has for
+    each (`order_of_queries` of launch/by_length.py)."""
+    sides = ((problem.lengths_q, chosen.tile_m), (problem.lengths_k, chosen.tile_n))
+    return all(sum(rows) // tile + len(rows) < len(rows) * -(-max(rows) // tile) for rows, tile in sides)
+
+
+def _with_odd_heads(case: Case) -> Case:
+    """A case with the first sequence of another one and with an odd number of query heads, which share a KV head: of
+    pairs of tiles that CTAs take two at once, one may be left."""
+    first = {name: getattr(case.problem, name)[:1] for name in ("lengths_q", "lengths_k")}
+    heads = case.problem.heads_q - 1 + case.problem.heads_q % 2
+    return with_fields(case, problem=with_fields(case.problem, **first, heads_q=heads, heads_kv=1))
+
+
+def split_passes(chosen: Config, problem: AnyProblem) -> tuple[bool, bool]:
+    """Whether the emulated GPU splits tiles of a problem with a full mask: pairs of tiles of queries, in the forward
+    pass; tiles of keys, in the backward pass."""
+    rows, columns = -(-problem.len_q // chosen.tile_m), -(-problem.len_k // chosen.tile_n)
+    if not (has_pairs_of_tiles(problem) or rows >= MANY_TILES) or not columns:
+        return False, False
+    pairs, clusters = problem.batch * problem.heads_q * -(-rows // 2), (EMULATED + EMULATED % 2) // 2
+    forward = split_of(pairs, clusters, columns, FREE)
+    backward = split_of(problem.batch * problem.heads_kv * columns, EMULATED, rows * problem.group, FREE)
+    return forward.tiles > 0, problem.backward and backward.tiles > 0 and _parts(chosen, problem) == 1
+
+
 def _parts(chosen: Config, problem: AnyProblem) -> int:
     blocks = (-(-problem.len_q // chosen.tile_m), -(-problem.len_k // chosen.tile_n))
     return choose_group_split(problem.batch, problem.heads_q, problem.heads_kv, *blocks, chosen.deterministic)
@@ -208,10 +319,18 @@ def _text(build: Build) -> str:
 def builds_of(chosen: Config) -> dict[str, Build]:
     """The kernels of a configuration by kind."""
     low, _ = chosen.dims
+    two_tiles = (2 * chosen.tile_m,)  # of which one cluster has both
     problem = Problem(
-        lengths_q=(1,), lengths_k=(1,), heads_q=1, heads_kv=1, dim=low, dim_v=low, dtype=chosen.dtype,
+        lengths_q=two_tiles, lengths_k=two_tiles, heads_q=1, heads_kv=1, dim=low, dim_v=low, dtype=chosen.dtype,
         softcap=30.0 if chosen.softcap else 0.0,
     )  # fmt: skip
     case = Case("blocksparse", problem, variant=chosen.options)
-    builds = EmulatedBlockSparse().builds(case, arch_without_gpu("emulator"))
-    return {str(json.loads(build.options)["kind"]): build for build in builds}
+    return first_of_kinds(EmulatedBlockSparse().builds(case, arch_without_gpu("emulator")))
+
+
+def first_of_kinds(builds: tuple[Build, ...]) -> dict[str, Build]:
+    """The first kernel of each kind: of two that differ in it, the one that may split tiles."""
+    found: dict[str, Build] = {}
+    for build in builds:
+        found.setdefault(str(json.loads(build.options)["kind"]), build)
+    return found

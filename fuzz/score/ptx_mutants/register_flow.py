@@ -207,3 +207,32 @@ def is_read_once(text: str, line: int) -> bool:
     lines = text.splitlines()
     given = re.match(r"\s*\S+\s+(%\w+),", lines[line - 1])
     return given is not None and sum(given[1] in _REGISTER.findall(one) for one in lines) == 2
+
+
+def stores_at_parameter(parameter: int) -> Callable[[str, int], bool]:
+    """A proof that a line stores where the kernel's parameter of this number points, which one line loads."""
+
+    def proof(text: str, line: int) -> bool:
+        address = re.match(r"\s*st\.\S+\s+\[(%\w+)\],", text.splitlines()[line - 1])
+        return address is not None and _is_parameter(text, address[1], parameter)
+
+    return proof
+
+
+def asks_for_parameter(parameter: int) -> Callable[[str, int], bool]:
+    """A proof that a line is a branch where the kernel's parameter of this number, which one line loads, is null; the
+    line before compares it."""
+
+    def proof(text: str, line: int) -> bool:
+        asked = re.match(
+            r"\s*setp\.eq\.b64\s+(%\w+), (%\w+), 0;\n\s*@\1 bra\b", "\n".join(text.splitlines()[line - 2 : line])
+        )
+        return asked is not None and _is_parameter(text, asked[2], parameter)
+
+    return proof
+
+
+def _is_parameter(text: str, register: str, parameter: int) -> bool:
+    """True if a register gets a value once, that of a parameter."""
+    given = re.findall(rf"^\s*[\w.:]+\s+(?:\{{[^}}]*)?{re.escape(register)}\b.*$", text, re.M)
+    return len(given) == 1 and re.match(rf"\s*ld\.param\.b64\s+\S+ \[\w+_param_{parameter}\];", given[0]) is not None

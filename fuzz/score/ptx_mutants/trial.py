@@ -117,7 +117,8 @@ def _looked(result: Result, survey: Survey) -> Result:
         result = replace(result, same_bits=same)
     elif reaching:
         result = replace(result, same_bits=True)
-    if judged(result, lambda _: kernel.text).status == "equivalent":
+    texts = {kind: one.text for kind, one in chosen.kernels(survey).items()}
+    if judged(result, lambda one: texts[one.kind]).status == "equivalent":
         return result
     beyond += more_cases(chosen, survey, lists.wide, lists.most)
     late = (

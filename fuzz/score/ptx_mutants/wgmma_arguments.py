@@ -6,11 +6,14 @@ from __future__ import annotations
 from fuzz.score.ptx_mutants.argument import Argument
 from fuzz.score.ptx_mutants.mbarrier_order import release_is_idle, wait_is_idle
 from fuzz.score.ptx_mutants.register_flow import (
+    asks_for_parameter,
     barrier_after_shuffles_is_idle,
     barrier_is_idle,
     fence_is_idle,
     is_read_once,
+    stores_at_parameter,
 )
+from fuzz.score.ptx_mutants.truth_values import is_below, may_run_twice
 
 _WGMMA = ("blocksparse.wgmma",)
 
@@ -217,6 +220,18 @@ WGMMA_ARGUMENTS = (
         targets=_WGMMA,
     ),
     Argument(
+        "rounded to 16 bytes",
+        "The mask of the address leaves its last bit too, which is 0: it is the address of a number of two bytes.",
+        ("immediate_off_by_one",),
+        r"and\.b64 %rd\d+, %rd\d+, -16;",
+        "same_values",
+        kinds=("preprocess",),
+        after=r", -15;$",
+        near=r"shl\.b64 \t(%rd\d+), %rd\d+, 1;\n\tadd\.s64 \t(%rd\d+), %rd\d+, \1;\n"
+        r"\tadd\.s64 \t(%rd\d+), \2, 14;\n\tand\.b64 \t%rd\d+, \3, -16;",
+        targets=_WGMMA,
+    ),
+    Argument(
         "awaited with V",
         "The copies of a cut-off tile of K are awaited with those of V, by the same threads, before Q is loaded. The "
         "first product awaits Q too.",
@@ -383,6 +398,65 @@ WGMMA_ARGUMENTS = (
         after=r"selp\.b32 %r\d+, 2, 0, %p\d+;",
         near=r"selp\.b32 \t(%r\d+), 1, 0, %p\d+;\n\t// begin inline asm\n\tmov\.b32 (%r\d+), \1;\n"
         r"\t// end inline asm\n(\t[^\n]*\n)?\tsetp\.lt\.s32 \t%p\d+, \2, 1;",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "a truth value",
+        "A truth value is asked whether it is below a number: that is 2 or more, and it is 0 or 1. One more is as well "
+        "(truth_values.py).",
+        ("compare_shifted",),
+        r"setp\.lt\.u32 ",
+        "same_values",
+        after=r"^setp\.le\.u32 ",
+        targets=_WGMMA,
+        proof=is_below,
+    ),
+    Argument(
+        "a truth value",
+        "A branch is taken where a truth value is below a number, 2 or more: always (truth_values.py).",
+        ("guard_dropped",),
+        r"@%p\d+ bra ",
+        "same_values",
+        after=r"^bra ",
+        targets=_WGMMA,
+        proof=is_below,
+    ),
+    Argument(
+        "once more",
+        "A loop that is a branch runs twice in place of once. The second time leaves every register as the first one "
+        "did (truth_values.py).",
+        ("compare_flipped",),
+        r"setp\.ne\.b32 %p\d+, %r\d+, %r\d+;",
+        "same_bits",
+        after=r"^setp\.eq\.b32 ",
+        targets=_WGMMA,
+        proof=may_run_twice,
+    ),
+    Argument(
+        "nobody counts",
+        "The tile counter is not zeroed. The backward kernel of this configuration takes no tile by it, but each CTA "
+        "the tile of its own number: its text has no atomic operation that reads.",
+        ("store_dropped",),
+        r"st\.global\.b32 \[%rd\d+\], 0;",
+        "same_bits",
+        kinds=("preprocess",),
+        proof=stores_at_parameter(17),
+        none_in=("backward", r"\batom\."),
+        targets=_WGMMA,
+    ),
+    Argument(
+        "all tiles of an order have rows",
+        "The loop that looks for the next tile with rows does not ask whether sequences have an order. Where they "
+        "have, no CTA comes to it: each number up to the last one is that of a tile with rows (NOTE [sequences by "
+        "length] of lists/lpt.py).",
+        ("guard_dropped",),
+        r"@%p\d+ bra ",
+        "same_values",
+        kinds=("forward",),
+        after=r"^bra ",
+        follows=r"\tbra\.uni [^\n]*\n\$\w+:\n\tsetp\.ge\.s32 \t(%p\d+), [^\n]*\n\tmov\.b32 [^\n]*\n\t@\1 bra[^\n]*\n"
+        r"\tatom\.global\.add\.u32 \t[^\n]*, 1;",
+        proof=asks_for_parameter(63),
         targets=_WGMMA,
     ),
     Argument(

@@ -92,6 +92,7 @@ $L__BB0_1:
 	mbarrier.arrive.shared.b64 %rd2, [%r13+700], %r8;
 $L__BB0_2:
 """
+ONCE_MORE = ("setp.ne.b32 %p4, %r3, %r2;", "setp.eq.b32 %p4, %r3, %r2;")
 DO_WAIT = "mbarrier.try_wait.parity.shared.b64 P1, [%r21], %r30, 10000000;"
 ADDRESS = "\tadd.s64 \t%rd1, %rd2, 14;\n\tand.b64 \t%rd3, %rd1, -16;\n"
 SCALE = "\tmov.b32 \t%r1, 1;\n\tsetp.ne.b32 \tp, %r1, 0;\n"
@@ -182,6 +183,50 @@ TRUTH = """
 	sub.s32 	%r3, %r4, %r5;
 	setp.lt.s32 	%p2, %r2, 1;
 """
+UNROLLED = """
+	selp.b32 	%r1, 1, 0, %p1;
+	// begin inline asm
+	mov.b32 %r2, %r1;
+	// end inline asm
+	setp.lt.s32 	%p2, %r2, 1;
+	@%p2 bra 	$L__BB0_2;
+	setp.lt.u32 	%p3, %r2, 4;
+	@%p3 bra 	$L__BB0_1;
+"""
+# a score is hidden where a bit of a word is not set, which is cut off first
+MASKED = """
+	selp.b32 	%r1, 1, 0, %p1;
+	// begin inline asm
+	mov.b32 %r2, %r1;
+	// end inline asm
+	setp.lt.s32 	%p2, %r2, 1;
+	@%p2 bra 	$L__BB0_2;
+	mov.b32 	%r3, 0;
+$L__BB0_1:
+	and.b32 	%r4, %r9, %r4;
+	and.b32 	%r5, %r4, 2;
+	setp.eq.b32 	%p3, %r5, 0;
+	selp.f32 	%r6, 0fFF800000, %r6, %p3;
+	add.s32 	%r3, %r3, 1;
+	setp.ne.b32 	%p4, %r3, %r2;
+	@%p4 bra 	$L__BB0_1;
+$L__BB0_2:
+	add.f32 	%r7, %r6, %r8;
+"""
+COUNTER = "\tld.param.b64 \t%rd1, [k_param_17];\n\tst.global.b32 \t[%rd1], 0;\n"
+NEXT_TILE = """
+	ld.param.b64 	%rd1, [k_param_63];
+	setp.eq.b64 	%p1, %rd1, 0;
+	@%p1 bra 	$L__BB0_1;
+	bra.uni 	$L__BB0_3;
+$L__BB0_1:
+	setp.ge.s32 	%p2, %r1, %r2;
+	mov.b32 	%r3, %r2;
+	@%p2 bra 	$L__BB0_2;
+	atom.global.add.u32 	%r4, [%rd2], 1;
+"""
+OF_TWO_BYTES = "\tshl.b64 \t%rd1, %rd5, 1;\n\tadd.s64 \t%rd2, %rd6, %rd1;\n\tadd.s64 \t%rd3, %rd2, 14;\n"
+OF_TWO_BYTES += "\tand.b64 \t%rd4, %rd3, -16;\n"
 VOTES = """
 	vote.sync.ballot.b32 	%r1, %p1, -1;
 	selp.b32 	%r2, %r1, %r3, %p2;
@@ -243,6 +288,8 @@ def status(text: str, operator: str, before: str, after: str, kind: str, **seen:
         ("another thread clears", CLEARED, "bound_shifted", "setp.ne.b32 %p1, %r1, 0;", "setp.ne.b32 %p1, %r1, 1;",
          "preprocess"),
         ("times zero", ZEROS, "immediate_off_by_one", "mov.b32 %r14, 0;", "mov.b32 %r14, 1;", "preprocess"),
+        ("once more", MASKED, "compare_flipped", *ONCE_MORE, "forward"),
+        ("nobody counts", COUNTER, "store_dropped", "st.global.b32 [%rd1], 0;", ";", "preprocess"),
     ],
 )  # fmt: skip
 def test_an_argument_needs_its_instruction_and_the_evidence(rule, text, operator, before, after, kind):
@@ -324,6 +371,19 @@ def test_an_argument_needs_its_instruction_and_the_evidence(rule, text, operator
          "preprocess"),
         (ZEROS.replace("%r17, 0", "%r17, 1"), "immediate_off_by_one", "mov.b32 %r14, 0;", "mov.b32 %r14, 1;",
          "preprocess"),
+        # a step that changes something the second time: a word, a mask, a score; what is no step of registers; no truth
+        # value; a loop that is entered without a count, or again, or whose counter is read, or begins elsewhere
+        *((MASKED.replace(old, new), "compare_flipped", *ONCE_MORE, "forward")
+          for old, new in (("and.b32 \t%r4, %r9", "shl.b32 \t%r4, %r9"), ("and.b32 \t%r5", "xor.b32 \t%r9"),
+                           ("selp.f32 \t%r6, 0fFF800000, %r6, %p3", "add.f32 \t%r6, %r6, %r8"),
+                           ("add.s32 \t%r3", "st.shared.b32 \t[%r8], %r4;\n\tadd.s32 \t%r3"),
+                           ("selp.b32 \t%r1, 1, 0", "selp.b32 \t%r1, 2, 0"), ("@%p2 bra", "@!%p2 bra"),
+                           ("mov.b32 \t%r3, 0;", "mov.b32 \t%r3, 0;\n$L__BB0_7:"), ("%r6, %r8;", "%r6, %r3;"),
+                           ("%r6, %r8;", "%r6, %r8;\n\tbra.uni \t$L__BB0_1;"), ("\t%r3, 0;", "\t%r3, 1;"))),
+        # a kernel that counts; another parameter
+        (COUNTER + "\tatom.global.add.u32 \t%r4, [%rd2], 1;\n", "store_dropped", "st.global.b32 [%rd1], 0;", ";",
+         "preprocess"),
+        (COUNTER.replace("17", "18"), "store_dropped", "st.global.b32 [%rd1], 0;", ";", "preprocess"),
     ],
 )  # fmt: skip
 def test_a_near_miss_is_missed(text, operator, before, after, kind):
@@ -335,6 +395,39 @@ def test_a_loop_runs_where_that_was_asked():
     assert status(LOOP, *changed, same_values=True) == ("equivalent", "a loop that runs")
     assert status(LOOP, *changed)[0] == "missed"
     assert status(LOOP.replace("%r1, 1;", "%r1, 0;"), *changed, same_values=True)[0] == "missed"
+
+
+@pytest.mark.parametrize(
+    ("text", "change", "rule", "misses"),
+    [
+        (UNROLLED, ("compare_shifted", "setp.lt.u32 %p3, %r2, 4;", "setp.le.u32 %p3, %r2, 4;", "forward"),
+         "a truth value",
+         (("%r2, 4;", "%r2, 1;"), ("mov.b32 %r2, %r1", "mov.b32 %r2, %r9"), ("1, 0, %p1", "4, 0, %p1"),
+          ("@%p3", "add.s32 \t%r2, %r2, 3;\n\t@%p3"))),
+        (UNROLLED, ("guard_dropped", "@%p3 bra $L__BB0_1;", "bra $L__BB0_1;", "forward"), "a truth value",
+         (("%r2, 4;", "%r2, 1;"), ("lt.u32", "gt.u32"), ("mov.b32 %r2, %r1", "mov.b32 %r2, %r9"), ("@%p3", "@!%p3"))),
+        (NEXT_TILE, ("guard_dropped", "@%p1 bra $L__BB0_1;", "bra $L__BB0_1;", "forward"),
+         "all tiles of an order have rows",
+         (("_63", "_61"), ("setp.eq.b64", "setp.ne.b64"), ("atom.global.add", "atom.global.max"),
+          ("setp.ge.s32", "ld.global.b32 \t%r1, [%rd3];\n\tsetp.ge.s32"))),
+        (OF_TWO_BYTES, ("immediate_off_by_one", "and.b64 %rd4, %rd3, -16;", "and.b64 %rd4, %rd3, -15;", "preprocess"),
+         "rounded to 16 bytes",
+         (("%rd5, 1", "%rd5, 0"), ("14", "15"), ("%rd2, %rd6, %rd1", "%rd2, %rd6, %rd7"))),
+    ],
+)  # fmt: skip
+def test_a_value_that_is_the_same_wherever_it_is_asked_for(text, change, rule, misses):
+    assert status(text, *change, same_values=True) == ("equivalent", rule)
+    assert status(text, *change)[0] == "missed"
+    for old, new in misses:
+        there = text.replace(old, new)
+        assert there != text
+        before, after = (one.replace(old, new) for one in change[1:3])
+        assert status(there, change[0], before, after, change[3], same_values=True)[0] == "missed", (old, new)
+
+
+def test_a_mask_of_an_address_loses_no_other_bit():
+    change = ("immediate_off_by_one", "and.b64 %rd4, %rd3, -16;", "and.b64 %rd4, %rd3, -17;", "preprocess")
+    assert status(OF_TWO_BYTES, *change, same_values=True)[0] == "missed"
 
 
 def test_a_persistent_cta_has_a_first_tile():

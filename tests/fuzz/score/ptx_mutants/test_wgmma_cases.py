@@ -1,0 +1,68 @@
+"""Cases that look for mutants of Hopper's kernels: those of problems that few sessions draw."""
+
+import json
+from collections import Counter
+
+import pytest
+import torch
+
+from fuzz.core.refusal import refusal
+from fuzz.score.ptx_mutants.configs import WGMMA, builds_of, cases_of, made, size, split_passes
+from fuzz.targets.blocksparse.block_lists import blocks_of
+from fuzz.targets.blocksparse.devices import arch_without_gpu, toolchain_there
+from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
+from kernels.blocksparse.launch.by_length import order_of_keys, order_of_queries
+
+pytestmark = [
+    pytest.mark.skipif(not toolchain_there(), reason="needs the toolchain"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="the emulated target steps back where there is a GPU"),
+]
+ORDERED, BAND, *_, INTERVALS, FULL = WGMMA
+
+
+@pytest.mark.parametrize("chosen", WGMMA, ids=lambda one: one.name)
+def test_cases_made_for_a_configuration_are_those_of_its_kernels(chosen):
+    target, keys = EmulatedBlockSparse(), {build.key for build in builds_of(chosen).values()}
+    for case in made(chosen):
+        assert refusal(target, case) is None
+        assert keys <= {build.key for build in target.builds(case, arch_without_gpu("emulator"))}
+
+
+def test_three_packed_sequences_or_more_are_launched_in_their_order():
+    cases = cases_of(BAND, 40, 3)
+    several = [case for case in cases if size(BAND, case.problem) == 7]
+    assert all(case.problem.batch >= 3 for case in several) and all(case in cases for case in made(BAND))
+    with_order = [case for case in several if case.problem.backward and blocks_of(case).lpt is not None]
+    assert len(with_order) >= 3
+    for case in with_order:
+        blocks = blocks_of(case)
+        q, k = (torch.empty(sum(x), 1, 8, device="meta") for x in (case.problem.lengths_q, case.problem.lengths_k))
+        assert order_of_queries(q, blocks) is not None
+        assert blocks.schedule.positions is not None or order_of_keys(k, blocks) is not None
+
+
+def test_a_block_of_keys_has_full_blocks_between_partial_ones():
+    _, window, *_ = made(ORDERED)
+    lists = blocks_of(window).backward
+    partial, full = (one.index[one.begin[0, 0, 0] :][: one.count[0, 0, 0]] for one in (lists.partial, lists.full))
+    assert len(full) >= 2 and partial.min() < full.min() and full.max() < partial.max()
+
+
+def test_heads_are_launched_in_different_orders_after_an_empty_sequence():
+    *_, empty = made(INTERVALS)
+    assert empty.problem.lengths_q[0] == 0
+    rows = blocks_of(empty).lpt.rows[1].tolist()
+    assert rows[0] != rows[1] == rows[2]
+
+
+def test_kernels_of_a_full_mask_run_in_clusters_and_split_tiles():
+    tuning = {kind: dict(json.loads(build.options)["tuning"]) for kind, build in builds_of(FULL).items()}
+    assert tuning["forward"] == {"cluster": 2, "splits": 1} and tuning["backward"] == {"runs": 1, "splits": 1}
+    assert [one for one in WGMMA if one.splits] == [FULL]
+
+
+def test_tiles_of_a_full_mask_are_split():
+    cases = cases_of(FULL, 40, 3)
+    passes = Counter(split_passes(FULL, case.problem) for case in cases)
+    assert len(cases) == 40 and min(passes.values()) >= 3 and len(passes) == 3
+    assert (False, False) not in passes and all(case in cases for case in made(FULL))
