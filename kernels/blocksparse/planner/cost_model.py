@@ -54,8 +54,8 @@ class Costs:
 
 def costs_of(dim: int) -> Costs:
     """The costs of a head dim: at 64, whose blocks take half as long, a CTA is more of them behind another one. Beyond
-    128 of the two CTAs that have the halves of a tile of keys; hold and miss are there those whose orders were fastest
-    of nine pairs, over five problems on an H200: `ci/results/planned_dim_256_h200.json`."""
+    128 of the two CTAs that have the halves of a tile of keys; hold and miss are there those whose orders were
+    fastest in the mean, of nine pairs over five problems on an H200: `ci/results/planned_dim_256_h200.json`."""
     if dim > 128:
         return Costs(start=1.25, compute=0.9, add=0.1, masked=0.05, hold=1.2, miss=2.8, sums=0.019)
     return Costs() if dim > 64 else Costs(hold=1.0, miss=1.4, sums=0.0065)
