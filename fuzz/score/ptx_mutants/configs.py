@@ -224,7 +224,7 @@ def made(chosen: Config) -> list[Case]:
     """Cases for kernels by wgmma of problems that no session without a GPU draws, or few."""
     if chosen.splits:
         return [_with_windows(chosen)]
-    alike = [_with_windows(chosen), _with_wide_window(chosen)]
+    alike = [_with_windows(chosen), _with_wide_window(chosen), _with_short_sequences(chosen)]
     by_head = chosen.mask != "band"
     return alike + [_with_empty_sequence(chosen, seed) for seed in _ORDERS if by_head]
 
@@ -238,6 +238,14 @@ def _with_wide_window(chosen: Config) -> Case:
     """A case with a block of keys that has several full blocks of queries between partial ones. The backward kernel
     visits them merged, and looks for the place of each by bisection, in several steps."""
     return _of_few_keys(chosen, (_WIDE + 2 * 128 - 3,), Window(_WIDE, 0, "top_left"))
+
+
+def _with_short_sequences(chosen: Config) -> Case:
+    """A case of packed sequences of which the longest has fewer tiles of queries than there are CTAs: the first tile
+    of one of these is the first one of the next sequence."""
+    rows = (2 * chosen.tile_m - 3, chosen.tile_m - 5, chosen.tile_m // 2, 7)
+    case = _of_few_keys(chosen, rows, Full())
+    return with_fields(case, problem=with_fields(case.problem, lengths_k=rows, layout="packed"))
 
 
 def _with_empty_sequence(chosen: Config, seed: int) -> Case:
@@ -300,8 +308,7 @@ def split_passes(chosen: Config, problem: AnyProblem) -> tuple[bool, bool]:
     rows, columns = -(-problem.len_q // chosen.tile_m), -(-problem.len_k // chosen.tile_n)
     if not (has_pairs_of_tiles(problem) or rows >= MANY_TILES) or not columns:
         return False, False
-    pairs, clusters = problem.batch * problem.heads_q * -(-rows // 2), (EMULATED + EMULATED % 2) // 2
-    forward = split_of(pairs, clusters, columns, FREE)
+    forward = split_of(problem.batch * problem.heads_q * -(-rows // 2), EMULATED, columns, FREE)
     backward = split_of(problem.batch * problem.heads_kv * columns, EMULATED, rows * problem.group, FREE)
     return forward.tiles > 0, problem.backward and backward.tiles > 0 and _parts(chosen, problem) == 1
 

@@ -209,6 +209,16 @@ def is_read_once(text: str, line: int) -> bool:
     return given is not None and sum(given[1] in _REGISTER.findall(one) for one in lines) == 2
 
 
+def stores_zeros(text: str, line: int) -> bool:
+    """True where a line stores matrices of one register, which one line gives a value: 0."""
+    stored = re.match(r"\s*stmatrix\S+\s+\[[^\]]*\], \{([^}]*)\};", text.splitlines()[line - 1])
+    registers = set(stored[1].split(", ")) if stored else set[str]()
+    if len(registers) != 1:
+        return False
+    given = _giving(text, registers.pop())
+    return len(given) == 1 and re.match(r"\s*mov\.b32\s+\S+, 0;", given[0]) is not None
+
+
 def stores_at_parameter(parameter: int) -> Callable[[str, int], bool]:
     """A proof that a line stores where the kernel's parameter of this number points, which one line loads."""
 
@@ -234,5 +244,11 @@ def asks_for_parameter(parameter: int) -> Callable[[str, int], bool]:
 
 def _is_parameter(text: str, register: str, parameter: int) -> bool:
     """True if a register gets a value once, that of a parameter."""
-    given = re.findall(rf"^\s*[\w.:]+\s+(?:\{{[^}}]*)?{re.escape(register)}\b.*$", text, re.M)
+    given = _giving(text, register)
     return len(given) == 1 and re.match(rf"\s*ld\.param\.b64\s+\S+ \[\w+_param_{parameter}\];", given[0]) is not None
+
+
+def _giving(text: str, register: str) -> list[str]:
+    """The lines that give a register a value."""
+    first = rf"(?:@!?%p\d+\s+)?[\w.:]+\s+(?:\{{[^}}]*|%\w+\|)?{re.escape(register)}\b"
+    return re.findall(rf"^\s*{first}.*$", text, re.M)

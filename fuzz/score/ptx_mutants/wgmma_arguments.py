@@ -12,6 +12,7 @@ from fuzz.score.ptx_mutants.register_flow import (
     fence_is_idle,
     is_read_once,
     stores_at_parameter,
+    stores_zeros,
 )
 from fuzz.score.ptx_mutants.truth_values import is_below, may_run_twice
 
@@ -179,8 +180,8 @@ WGMMA_ARGUMENTS = (
         r"bar\.warp\.sync",
         "same_bits",
         near=r"wgmma\.wait_group\.sync\.aligned \t\d+;\n\tbar\.warp\.sync \t-1;\n\t@%p\d+ bra[^\n]*\n"
-        r"(\t(mov|shl|and|add)[^\n]*\n){0,4}\tmbarrier\.arrive",
-        follows=r"\t@%p\d+ bra[^\n]*\n(\t(mov|shl|and|add)[^\n]*\n){0,4}\tmbarrier\.arrive",
+        r"(\t(mov|shl|and|add)[^\n]*\n){0,5}\tmbarrier\.arrive",
+        follows=r"\t@%p\d+ bra[^\n]*\n(\t(mov|shl|and|add)[^\n]*\n){0,5}\tmbarrier\.arrive",
         targets=_WGMMA,
     ),
     Argument(
@@ -398,6 +399,40 @@ WGMMA_ARGUMENTS = (
         after=r"selp\.b32 %r\d+, 2, 0, %p\d+;",
         near=r"selp\.b32 \t(%r\d+), 1, 0, %p\d+;\n\t// begin inline asm\n\tmov\.b32 (%r\d+), \1;\n"
         r"\t// end inline asm\n(\t[^\n]*\n)?\tsetp\.lt\.s32 \t%p\d+, \2, 1;",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "zeros either way",
+        "A tile of shared memory is filled with zeros: all four registers are one, which one line makes 0. Transposed "
+        "zeros are zeros.",
+        ("transposed",),
+        r"stmatrix\.sync\.aligned\.m8n8\.x4\.shared\.b16 \[%r\d+(\+\d+)?\], \{(%r\d+), \2, \2, \2\};",
+        "same_bits",
+        targets=_WGMMA,
+        proof=stores_zeros,
+    ),
+    Argument(
+        "twice a positive number",
+        "A number that is not below 1 is doubled: then it is 2 or more, and not 1 either.",
+        ("compare_shifted",),
+        r"setp\.lt\.s32 %p\d+, %r\d+, 1;",
+        "same_values",
+        after=r"^setp\.le\.s32 ",
+        near=r"\tsetp\.lt\.s32 \t(%p\d+), (%r\d+), 1;\n\t@\1 bra [^\n]*\n\tshl\.b32 \t(%r\d+), \2, 1;\n"
+        r"\tsetp\.lt\.s32 \t%p\d+, \3, 1;",
+        follows=r"\t@%p\d+ bra ",
+        targets=_WGMMA,
+    ),
+    Argument(
+        "a threshold",
+        "A row's reference follows its maximum where exponentials would be more than 2 to the 8th: the number is a "
+        "choice, and at it both ways are right (`rescale` of forward/mainloop.py).",
+        ("compare_shifted",),
+        r"setp\.gt\.f32 %p\d+, %r\d+, 0f41000000;",
+        "same_values",
+        kinds=("forward",),
+        after=r"^setp\.ge\.f32 ",
+        follows=r"\tvote\.sync\.any\.pred ",
         targets=_WGMMA,
     ),
     Argument(

@@ -53,7 +53,9 @@ CLUSTER_DIMS = (128, 256)  # at which clusters of two CTAs were faster
 SPLIT_DIM = 96  # the largest head dim at which splitting the last tiles was faster
 MANY_TILES = 32  # of a head, of which an odd one costs little
 STRIDE_LIMIT = 1 << 40  # bytes of a tensor map's strides
-EMULATED = 3  # persistent CTAs on an emulated GPU: few, so that those of small problems take further tiles too
+EMULATED = (
+    3  # persistent CTAs, or clusters, on an emulated GPU: few, so that those of small problems take several tiles
+)
 
 Value = Tensor | int | float  # of one argument; a tensor stands for its address, 0 for no tensor
 Values = dict[str, Value]  # of one launch, by the names of spec/signature.py
@@ -166,7 +168,7 @@ def resident_ctas(variant: Variant, q: Tensor) -> int | None:
     if variant.products == "mma":
         return None
     if q.device.type != "cuda":
-        return EMULATED + EMULATED % cluster_size(variant)
+        return EMULATED * cluster_size(variant)
     cluster = cluster_size(variant)
     return forward_tuning(variant).ctas * multiprocessors(q.device) // cluster * cluster
 

@@ -213,6 +213,19 @@ $L__BB0_1:
 $L__BB0_2:
 	add.f32 	%r7, %r6, %r8;
 """
+ZERO_MATRICES = "\tmov.b32 \t%r1, 0;\n\tstmatrix.sync.aligned.m8n8.x4.shared.b16 [%r2+64], {%r1, %r1, %r1, %r1};\n"
+STORED = "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%r2+64], {%r1, %r1, %r1, %r1};"
+TRANSPOSED = STORED.replace("x4", "x4.trans")
+DOUBLED = """
+	setp.lt.s32 	%p1, %r1, 1;
+	@%p1 bra 	$L__BB0_1;
+	shl.b32 	%r2, %r1, 1;
+	setp.lt.s32 	%p2, %r2, 1;
+	@%p2 bra 	$L__BB0_1;
+"""
+FALLS_BEHIND = (
+    "\tmax.f32 \t%r3, %r1, %r2;\n\tsetp.gt.f32 \t%p1, %r3, 0f41000000;\n\tvote.sync.any.pred \t%p2, %p1, -1;\n"
+)
 COUNTER = "\tld.param.b64 \t%rd1, [k_param_17];\n\tst.global.b32 \t[%rd1], 0;\n"
 NEXT_TILE = """
 	ld.param.b64 	%rd1, [k_param_63];
@@ -290,6 +303,7 @@ def status(text: str, operator: str, before: str, after: str, kind: str, **seen:
         ("times zero", ZEROS, "immediate_off_by_one", "mov.b32 %r14, 0;", "mov.b32 %r14, 1;", "preprocess"),
         ("once more", MASKED, "compare_flipped", *ONCE_MORE, "forward"),
         ("nobody counts", COUNTER, "store_dropped", "st.global.b32 [%rd1], 0;", ";", "preprocess"),
+        ("zeros either way", ZERO_MATRICES, "transposed", STORED, TRANSPOSED, "backward"),
     ],
 )  # fmt: skip
 def test_an_argument_needs_its_instruction_and_the_evidence(rule, text, operator, before, after, kind):
@@ -380,6 +394,11 @@ def test_an_argument_needs_its_instruction_and_the_evidence(rule, text, operator
                            ("selp.b32 \t%r1, 1, 0", "selp.b32 \t%r1, 2, 0"), ("@%p2 bra", "@!%p2 bra"),
                            ("mov.b32 \t%r3, 0;", "mov.b32 \t%r3, 0;\n$L__BB0_7:"), ("%r6, %r8;", "%r6, %r3;"),
                            ("%r6, %r8;", "%r6, %r8;\n\tbra.uni \t$L__BB0_1;"), ("\t%r3, 0;", "\t%r3, 1;"))),
+        # another value, one more, and one where a predicate says so; another register
+        *((ZERO_MATRICES.replace(old, new), "transposed", *(one.replace(old, new) for one in (STORED, TRANSPOSED)),
+           "backward")
+          for old, new in (("%r1, 0;", "%r1, 1;"), ("\tstmatrix", "\tadd.s32 \t%r1, %r1, %r3;\n\tstmatrix"),
+                           ("\tstmatrix", "\t@%p1 mov.b32 \t%r1, 1;\n\tstmatrix"), ("%r1}", "%r4}"))),
         # a kernel that counts; another parameter
         (COUNTER + "\tatom.global.add.u32 \t%r4, [%rd2], 1;\n", "store_dropped", "st.global.b32 [%rd1], 0;", ";",
          "preprocess"),
@@ -410,6 +429,14 @@ def test_a_loop_runs_where_that_was_asked():
          "all tiles of an order have rows",
          (("_63", "_61"), ("setp.eq.b64", "setp.ne.b64"), ("atom.global.add", "atom.global.max"),
           ("setp.ge.s32", "ld.global.b32 \t%r1, [%rd3];\n\tsetp.ge.s32"))),
+        (DOUBLED, ("compare_shifted", "setp.lt.s32 %p2, %r2, 1;", "setp.le.s32 %p2, %r2, 1;", "backward"),
+         "twice a positive number",
+         (("%r1, 1;\n\t@", "%r1, 0;\n\t@"), ("shl.b32", "shr.s32"), ("shl.b32 \t%r2, %r1", "shl.b32 \t%r2, %r3"),
+          ("\tshl", "$L__BB0_7:\n\tshl"), ("%r2, 1;", "%r2, 2;"))),
+        (FALLS_BEHIND, ("compare_shifted", "setp.gt.f32 %p1, %r3, 0f41000000;", "setp.ge.f32 %p1, %r3, 0f41000000;",
+                        "forward"),
+         "a threshold",
+         (("41000000", "00000000"), ("gt.f32", "lt.f32"), ("vote.sync.any", "vote.sync.all"))),
         (OF_TWO_BYTES, ("immediate_off_by_one", "and.b64 %rd4, %rd3, -16;", "and.b64 %rd4, %rd3, -15;", "preprocess"),
          "rounded to 16 bytes",
          (("%rd5, 1", "%rd5, 0"), ("14", "15"), ("%rd2, %rd6, %rd1", "%rd2, %rd6, %rd7"))),

@@ -12,6 +12,7 @@ from fuzz.targets.blocksparse.block_lists import blocks_of
 from fuzz.targets.blocksparse.devices import arch_without_gpu, toolchain_there
 from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
 from kernels.blocksparse.launch.by_length import order_of_keys, order_of_queries
+from kernels.blocksparse.launch.forward import EMULATED
 
 pytestmark = [
     pytest.mark.skipif(not toolchain_there(), reason="needs the toolchain"),
@@ -53,6 +54,14 @@ def test_heads_are_launched_in_different_orders_after_an_empty_sequence():
     assert empty.problem.lengths_q[0] == 0
     rows = blocks_of(empty).lpt.rows[1].tolist()
     assert rows[0] != rows[1] == rows[2]
+
+
+def test_the_first_tiles_are_those_of_several_sequences():
+    """Of 3 CTAs the last one begins with the second sequence's first tile, by an order of all."""
+    _, _, short, *_ = made(BAND)
+    blocks = blocks_of(short)
+    q = torch.empty(sum(short.problem.lengths_q), 1, 8, device="meta")
+    assert order_of_queries(q, blocks) is not None and blocks.lpt.queries.start.tolist()[:2] == [0, EMULATED - 1]
 
 
 def test_kernels_of_a_full_mask_run_in_clusters_and_split_tiles():

@@ -60,16 +60,16 @@ def values_of(p, first, parts, clusters):
 
 
 @pytest.mark.parametrize(
-    ("dim", "tokens", "heads", "of_cluster"), [(64, 520, 2, 1), (128, 768, 1, 2), (256, 768, 3, 2)]
+    ("dim", "tokens", "heads", "of_cluster"), [(64, 520, 2, 1), (128, 1024, 1, 2), (256, 1280, 1, 2)]
 )
 def test_what_the_launcher_makes_of_a_split(dim, tokens, heads, of_cluster):
-    """Tiles of the last wave of an emulated GPU's 3 CTAs, or 2 clusters; sums and arrivals for each CTA's tile."""
+    """Tiles of the last wave of an emulated GPU's 3 CTAs or clusters; sums and arrivals for each CTA's tile."""
     q = torch.zeros(1, tokens, heads, dim, dtype=torch.bfloat16)
     blocks = dense(tokens, tokens, tile_n=128 if dim <= 128 else 64)
     variant = launch.forward_variant(q, blocks, products="wgmma")
     resident = launch.resident_ctas(variant, q)
     split, counter = launch.split_sums(variant, q, q, blocks, 1, resident)
-    assert launch.cluster_size(variant) == of_cluster and resident // of_cluster == (3 if of_cluster == 1 else 2)
+    assert launch.cluster_size(variant) == of_cluster and resident // of_cluster == 3
     tiles = heads * -(-blocks.m_blocks // of_cluster)
     assert 0 < split.split.tiles == tiles % (resident // of_cluster) and split.split.first + split.split.tiles == tiles
     warpgroups = split.split.tiles * of_cluster * 2
