@@ -9,7 +9,7 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator.state import tables as st
-from fuzz.devices.emulator.state.addressing import finding, unchanged
+from fuzz.devices.emulator.state.addressing import finding, signalled, unchanged
 from fuzz.devices.emulator.state.intrinsics import copy16, ctz, i64, s32, w64
 
 FAR = 1 << 30  # a place after every micro-operation
@@ -102,7 +102,7 @@ def spins(m, w, pc, target):
             if i64(registers + i) != i64(snapshot + i):
                 same = False
                 break
-        if same and m.watched[w] > 0 and unchanged(m, w):
+        if same and m.watched[w] > 0 and unchanged(m, w) and not signalled(m, w):
             set_pc(m, w, m.mask[w], target)
             m.asleep[w] |= m.mask[w]
             m.k[st.K_SLEEPERS] += 1

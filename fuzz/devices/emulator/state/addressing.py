@@ -241,6 +241,19 @@ def value_at(host):
 
 
 @njit
+def signalled(m, w):
+    """True while a bulk copy is under way that signals an mbarrier which the warp watches: it arrives when the warp asks
+    once more, and may have been issued since it last did."""
+    slot = w // m.k[st.K_WARPS]
+    for copy in range(m.cta[slot, st.CTA_BULKS]):
+        barrier = m.bulk[slot, copy, st.B_BARRIER]
+        for i in range(m.watched[w]):
+            if barrier and m.watch[w, i] < barrier + 8 and barrier < m.watch[w, i] + 8:
+                return True
+    return False
+
+
+@njit
 def unchanged(m, w):
     """True while all that the warp has read since its spin is watched still holds: another warp may have written it."""
     for i in range(m.watched[w]):  # noqa: SIM110 - numba wants a loop
