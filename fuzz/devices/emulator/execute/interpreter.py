@@ -365,6 +365,8 @@ def record(m, w, ran):
     m.trace[n, st.T_STATUS] = m.status[w]
     if m.status[w] == st.AT_BARRIER:
         m.trace[n, st.T_AWAITED] = m.barrier_at[w, st.AT_NUMBER]
+    elif m.status[w] == st.ASLEEP and m.cluster[w, st.CL_WAITING]:
+        m.trace[n, st.T_KNOWN] = st.AT_CLUSTER
     elif m.status[w] == st.ASLEEP:
         m.trace[n, st.T_AWAITED] = m.watch_virtual[w, 0]
         m.trace[n, st.T_VALUE] = s32(m.watch[w, 0])

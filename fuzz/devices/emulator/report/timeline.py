@@ -89,6 +89,8 @@ def timeline(m: Machine, program: Program, launch: Launch, memory: Memory) -> Ti
         slices.append(Slice(cta, warp, start, length, kind, kind))
         if status == st.AT_BARRIER:
             waiting[position, warp] = (start + length, BARRIER, f"barrier {what}")
+        elif status == st.ASLEEP and known == st.AT_CLUSTER:
+            waiting[position, warp] = (start + length, BARRIER, "barrier of the cluster")
         elif status == st.ASLEEP:
             there = what >> op.SHIFT >= op.FIRST_SEGMENT
             name = memory.describe(what, axes=True) if there else f"shared memory byte {what}"

@@ -105,8 +105,9 @@ AR_HOST, AR_PHASE, AR_RANKS, AR_EVER = range(4)
 
 # columns of `trace`: when it began and how long it ran, in micro-operations; the CTA's position in the order of
 # dispatch; warp; its status afterwards, the barrier or address that it waits for, the value there; accesses to memory;
-# is the value known that would end the wait, and which it is
+# is the value known that would end the wait, or AT_CLUSTER: it waits for the barrier of its cluster; and which it is
 (T_START, T_LENGTH, T_POSITION, T_WARP, T_STATUS, T_AWAITED, T_VALUE, T_MEMORY, T_KNOWN, T_WANTED) = range(10)
+AT_CLUSTER = 2
 
 # columns of `spin`: backward branches so far; how many of them until the registers are copied; the branch that they
 # were copied at (-1: not copied), the lanes that took it

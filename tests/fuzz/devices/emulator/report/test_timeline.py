@@ -57,6 +57,14 @@ def test_a_saved_timeline_can_be_read(tmp_path):
     assert "waits for argument 0[0] = 0 to become 1" in picture
 
 
+def test_the_barrier_of_a_cluster_is_one():
+    body = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
+    report = run(body, torch.zeros(1, dtype=torch.int32), grid=4, block=64, cluster=(2,), resident_ctas=4, trace=True)
+    found = [s for s in report.timelines[0].slices if s.kind == timeline.BARRIER]
+    assert report.ok and found and {s.label for s in found} == {"barrier of the cluster"}
+    assert not any(s.open for s in found) and not waits(report.timelines[0])
+
+
 def test_barriers_are_waits_of_their_own():
     body = "setp.lt.s32 %q0, %t, 32; @!%q0 bra $on; nanosleep.u32 1; $on: bar.sync 0;"
     report = run(body, torch.zeros(1, dtype=torch.int32), block=64, trace=True)
