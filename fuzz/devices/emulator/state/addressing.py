@@ -242,8 +242,8 @@ def value_at(host):
 
 @njit
 def signalled(m, w):
-    """True while a bulk copy is under way that signals an mbarrier which the warp watches: it arrives when the warp asks
-    once more, and may have been issued since it last did."""
+    """True while a bulk copy is under way that signals an mbarrier which the warp watches: the copy arrives when the
+    warp asks once more, and may have been issued since it last did."""
     slot = w // m.k[st.K_WARPS]
     for copy in range(m.cta[slot, st.CTA_BULKS]):
         barrier = m.bulk[slot, copy, st.B_BARRIER]
