@@ -70,6 +70,7 @@ def test_kernels_of_a_full_mask_run_in_clusters_and_split_tiles():
     assert [one for one in WGMMA if one.splits] == [FULL]
 
 
+@pytest.mark.nightly
 def test_tiles_of_a_full_mask_are_split():
     cases = cases_of(FULL, 40, 3)
     passes = Counter(split_passes(FULL, case.problem) for case in cases)

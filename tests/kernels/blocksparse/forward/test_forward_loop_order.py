@@ -8,7 +8,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from covering import nightly_unless
 
 pytest.importorskip("cutlass")
 
@@ -46,9 +45,8 @@ def exponentials_before_products(loop: list[str]) -> int | None:
 
 
 @pytest.mark.skipif(not CUOBJDUMP.exists(), reason="needs cuobjdump")
-@pytest.mark.parametrize(
-    ("dim", "tile_m", "cluster"), [nightly_unless(False, 96, 128, 1), (64, WIDE, 1), nightly_unless(False, 128, 128, 2)]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("dim", "tile_m", "cluster"), [(64, WIDE, 1), (96, 128, 1), (128, 128, 2)])
 def test_products_are_awaited_as_early_as_where_no_tile_is_split(dim, tile_m, cluster, tmp_path):
     tuning = (("cluster", 2),) * (cluster > 1) + (("splits", 1),)
     of = Variant("forward", "bfloat16", dim, tile_m, products="wgmma", tuning=tuning)

@@ -51,12 +51,12 @@ def positions_of(plan: Plan, b: int) -> list[int]:
 
 def test_padded_sequences_are_planned_with_all_tiles():
     blocks = grid()
-    plan, of_equal = least_blocking(blocks, **OF, packed=False), least_blocking(grid((3000,) * 5), **OF, packed=False)
+    plan, of_equal = least_blocking(blocks, **OF, packed=False), least_blocking(grid((600,) * 5), **OF, packed=False)
     assert not plan.blocks.schedule.own_first and order_of_keys(packed(), plan.blocks) is None
     rows = blocks.backward.rows
     assert all(sorted(positions_of(plan, b)) == list(range(rows)) for b in range(len(LENGTHS)))
     assert plan.pairs <= 4 * len(LENGTHS) and plan.total != least_blocking(blocks, **OF).total
-    assert of_equal.total == least_blocking(grid((3000,) * 5), **OF).total
+    assert of_equal.total == least_blocking(grid((600,) * 5), **OF).total
 
 
 def test_each_sequence_has_an_order_of_its_own_blocks_and_is_launched_by_length():

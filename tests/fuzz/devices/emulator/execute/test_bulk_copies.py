@@ -266,25 +266,6 @@ def test_a_phase_that_nobody_loads_is_a_deadlock():
     assert copied(LOADED + WAIT.format(n=1, at=SHARED, parity=1)).status == "deadlock"
 
 
-def test_a_warp_does_not_sleep_on_a_phase_whose_copy_was_issued_since_it_asked():
-    """A warp goes to sleep when it has asked in vain and nothing has changed. Here the copy comes after the expected
-    bytes, and under one of these schedules between a question and the sleep."""
-    body = f"""{BEGIN}
-    setp.lt.u32 %done, %t, 32; @!%done bra LOADS;
-    {WAIT.format(n=0, at=SHARED, parity=0)}
-    bra END;
-    LOADS: setp.ne.u32 %done, %t, 32; @%done bra END;
-    mbarrier.arrive.expect_tx.shared.b64 _, [s+{SHARED}], 64;
-    mov.u32 %i, 0;
-    D: add.u32 %i, %i, 1; setp.lt.u32 %done, %i, 60; @%done bra D;
-    cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [s], [%x], 64, [s+{SHARED}];
-    END:"""
-    x, out = torch.arange(16, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
-    for seed in range(100, 200):
-        report = run(body, bytes(128), x, out, threads=64, warp_schedule="random", seed=seed)
-        assert report.status == "finished", seed
-
-
 def test_a_load_over_what_others_still_read_is_a_race():
     """Warp 1 reads the first box while warp 0 loads the second one."""
     more = EXPECT.format(at=SHARED, count=1024) + load(2, (8, 0)) + WAIT.format(n=1, at=SHARED, parity=1)
