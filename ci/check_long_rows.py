@@ -12,8 +12,9 @@ packed; ordered and atomic adds; every order of launches. Each is judged as a se
 times, bit for bit.
 
 With `--full` every case has a full mask over padded sequences of one length, from 129 queries on, at head dims from 40
-to 256: their forward kernels run in clusters of two CTAs, or the keys of their last tiles are shared by several CTAs,
-as the queries of the backward kernel's last tiles are; of both a session has few. The file says how many did.
+to 256: their forward kernels run in clusters of two CTAs beyond head dim 96, and several CTAs share the keys of their
+last tiles, as they do the queries of the backward kernel's last tiles; of both a session has few. The file
+says how many did.
 
 Cases are shared among `--jobs` processes. One that has not ended all of its cases after `--seconds` is killed, and the
 cases that it has not told of count as lost. Exits with 1 unless every case passes.

@@ -303,8 +303,8 @@ def _with_odd_heads(case: Case) -> Case:
 
 
 def split_passes(chosen: Config, problem: AnyProblem) -> tuple[bool, bool]:
-    """Whether the emulated GPU splits tiles of a problem with a full mask: pairs of tiles of queries, in the forward
-    pass; tiles of keys, in the backward pass."""
+    """(forward, backward): True for a pass of a full mask in which the emulated GPU splits tiles. The forward pass
+    splits pairs of tiles of queries, the backward pass tiles of keys."""
     rows, columns = -(-problem.len_q // chosen.tile_m), -(-problem.len_k // chosen.tile_n)
     if not (has_pairs_of_tiles(problem) or rows >= MANY_TILES) or not columns:
         return False, False

@@ -215,7 +215,7 @@ def stores_zeros(text: str, line: int) -> bool:
     registers = set(stored[1].split(", ")) if stored else set[str]()
     if len(registers) != 1:
         return False
-    given = _giving(text, registers.pop())
+    given = giving(text.splitlines(), registers.pop())
     return len(given) == 1 and re.match(r"\s*mov\.b32\s+\S+, 0;", given[0]) is not None
 
 
@@ -244,11 +244,11 @@ def asks_for_parameter(parameter: int) -> Callable[[str, int], bool]:
 
 def _is_parameter(text: str, register: str, parameter: int) -> bool:
     """True if a register gets a value once, that of a parameter."""
-    given = _giving(text, register)
+    given = giving(text.splitlines(), register)
     return len(given) == 1 and re.match(rf"\s*ld\.param\.b64\s+\S+ \[\w+_param_{parameter}\];", given[0]) is not None
 
 
-def _giving(text: str, register: str) -> list[str]:
+def giving(lines: Iterable[str], register: str) -> list[str]:
     """The lines that give a register a value."""
-    first = rf"(?:@!?%p\d+\s+)?[\w.:]+\s+(?:\{{[^}}]*|%\w+\|)?{re.escape(register)}\b"
-    return re.findall(rf"^\s*{first}.*$", text, re.M)
+    first = re.compile(rf"\s*(?:@!?%p\d+\s+)?[\w.:]+\s+(?:\{{[^}}]*|%\w+\|)?{re.escape(register)}\b")
+    return [line for line in lines if first.match(line)]

@@ -18,6 +18,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+from fuzz.score.ptx_mutants.register_flow import giving
+
 Value: TypeAlias = str | tuple[Any, ...]  # a name, or an operation and its operands
 _REGISTER = re.compile(r"%\w+")
 _BELOW = re.compile(r"\s*setp\.lt\.u32\s+(%p\d+), (%r\d+), (\d+);")
@@ -83,8 +85,7 @@ def _is_truth_value(lines: list[str], register: str) -> bool:
 
 def _giving(lines: list[str], register: str) -> str:
     """The line that gives a register its value; "" where several do, or none."""
-    given = re.compile(rf"\s*(?:@!?%p\d+\s+)?[\w.:]+\s+(?:\{{[^}}]*|%\w+\|)?{re.escape(register)}\b")
-    found = [line for line in lines if given.match(line)]
+    found = giving(lines, register)
     return found[0] if len(found) == 1 else ""
 
 

@@ -53,9 +53,8 @@ CLUSTER_DIMS = (128, 256)  # at which clusters of two CTAs were faster
 SPLIT_DIM = 96  # the largest head dim at which splitting the last tiles was faster
 MANY_TILES = 32  # of a head, of which an odd one costs little
 STRIDE_LIMIT = 1 << 40  # bytes of a tensor map's strides
-EMULATED = (
-    3  # persistent CTAs, or clusters, on an emulated GPU: few, so that those of small problems take several tiles
-)
+# Persistent CTAs, or clusters, on an emulated GPU: few, so that those of small problems take several tiles
+EMULATED = 3
 
 Value = Tensor | int | float  # of one argument; a tensor stands for its address, 0 for no tensor
 Values = dict[str, Value]  # of one launch, by the names of spec/signature.py

@@ -57,7 +57,8 @@ def test_heads_are_launched_in_different_orders_after_an_empty_sequence():
 
 
 def test_the_first_tiles_are_those_of_several_sequences():
-    """Of 3 CTAs the last one begins with the second sequence's first tile, by an order of all."""
+    """The emulated GPU has three CTAs. The order of the sequences gives the third CTA the second sequence's first
+    tile."""
     _, _, short, *_ = made(BAND)
     blocks = blocks_of(short)
     q = torch.empty(sum(short.problem.lengths_q), 1, 8, device="meta")
