@@ -3,15 +3,17 @@
 """The dQ warps: they add the pieces of the multiplying warpgroups by bulk reductions. Atomic adds: a warp for each
 warpgroup, so that none waits for the other's pieces.
 
-NOTE [ordered adds of three warps] As NOTE [ordered bulk adds] of transposed/dq_warps.py, but with a semaphore for each
-step and warp (`semaphores_of_tile` of variant.py), all of which come to the rank of the step's block. Tiles of keys are
-half as long as tiles of queries here: with one semaphore for a block of two steps, the next CTA would be more than a
-step behind, and CTAs that begin a step after one another would all wait. A warp releases a step once its pieces are
-complete, and then acquires the next one: while that is multiplied, not when it is there, as a piece that waits for its
-semaphore fills the buffer of the next one. Before the pieces are complete it looks whether the next step is released
-already, as most are: both take the time of a way to the L2 cache and back. It waits after its release alone: a CTA that
-waits keeps no others waiting. All of that takes a large part of a step. So a warp has either the first pieces of a
-warpgroup or the last ones of both, and a step's time from one to the next.
+NOTE [ordered adds in turns] As NOTE [ordered bulk adds] of transposed/dq_warps.py, but with a semaphore for each half
+of a step (`semaphores_of_tile` of variant.py): the first pieces of both warpgroups, or their last ones. All of them come
+to the rank of the step's block. Tiles of keys are half as long as tiles of queries here: with one semaphore for a block
+of two steps, the next CTA would be more than a step behind, and CTAs that begin a step after one another would all wait.
+
+Three warps take the halves in turns: half i of a row is that of warp i % WARPS. A half takes its warp longer than the
+multiplying warpgroups: the pieces are read from their buffers, the adds completed, the half released by a fence of the
+GPU, and the warp's next half acquired, each of which takes the time of a way to the L2 cache and back. The warp has the
+time of three halves for it. It acquires its next half when it has released the last one, not when the piece is there, as
+a piece that waits for its semaphore fills the buffer of the next one. Before the adds are complete it looks whether that
+half is released already, as most are. It waits after its own release alone: a CTA that waits keeps no others waiting.
 
 The next step's block is in the entry buffer long before: NOTE [entry buffer] of transposed/loads.py looks up half a
 buffer at once, HALF - LATE entries ahead.
@@ -21,24 +23,19 @@ import cutlass
 from cutlass import Boolean, Int32, cute
 
 from kernels.blocksparse.backward import dq_accumulator, mainloop_mma
-from kernels.blocksparse.backward.by_gradient.mainloop import PIECES, Barrier
+from kernels.blocksparse.backward.by_gradient.mainloop import PIECES, WARPS, full_in_turn
 from kernels.blocksparse.backward.mainloop_mma import add_run, is_open, target_of, wait
 from kernels.blocksparse.backward.tile_iterator import Block, block_at
 from kernels.blocksparse.backward.tiling import DQ_COLUMNS
 from kernels.blocksparse.backward.transposed import turns
 from kernels.blocksparse.backward.transposed.turns import GROUPS, DqBarrier
 
-WARPS = GROUPS + 1  # that add in order: the first pieces of each warpgroup, the last ones of both
-
 
 @cute.jit
 def add_dq(w, warp: Int32) -> None:
     """The work of a dQ warp, 0 to WARPS - 1."""
     if cutlass.const_expr(w.variant.deterministic):
-        if warp < GROUPS:
-            add_first_pieces(w, warp)
-        else:
-            add_last_pieces(w)
+        add_in_turns(w, warp)
     elif warp < GROUPS:
         add_all_pieces(w, warp)
 
@@ -57,38 +54,25 @@ def add_all_pieces(w, group: Int32) -> None:
 
 
 @cute.jit
-def add_first_pieces(w, group: Int32) -> None:
-    """Adds, in order, the first piece of each step of a warpgroup."""
-    iterations = w.total * w.tiling.steps
-    if iterations > 0:
-        turns.arrive_dq(DqBarrier.EMPTY, group)
-    for step in cutlass.range(iterations, unroll=1):
-        turns.await_dq(DqBarrier.FULL, group)
-        if step == 0:
-            acquire(w, step, group, Boolean(False))
-        add_piece(w, step, group, 0)
-        empty(w, group, 0, True)
-        hand_on(w, step, iterations, group)
-
-
-@cute.jit
-def add_last_pieces(w) -> None:
-    """Adds, in order, the last piece of each step of both warpgroups."""
-    iterations, warp = w.total * w.tiling.steps, Int32(GROUPS)
-    for step in cutlass.range(iterations, unroll=1):
+def add_in_turns(w, warp: Int32) -> None:
+    """Adds, in order, every WARPS-th half of the row's steps, from that of the warp's own number on."""
+    halves = w.total * (w.tiling.steps * PIECES)
+    if warp == 0 and halves > 0:
         for group in cutlass.range_constexpr(GROUPS):
-            turns.await_dq(Barrier.LAST, group)
+            turns.arrive_dq(DqBarrier.EMPTY, group)
+    for half in cutlass.range(warp, halves, WARPS, unroll=1):
+        for group in cutlass.range_constexpr(GROUPS):
+            turns.await_dq(full_in_turn(half), group)
             if cutlass.const_expr(group == 0):  # noqa: SIM102 (one is for the compiler)
-                if step == 0:
-                    acquire(w, step, warp, Boolean(False))
-            add_piece(w, step, group, PIECES - 1)
-        for group in cutlass.range_constexpr(GROUPS):
-            empty(w, group, GROUPS - 1 - group, step + 1 < iterations)
-        hand_on(w, step, iterations, warp)
+                if half < WARPS:
+                    acquire(w, half, Boolean(False))
+            add_piece(w, half // PIECES, group, half % PIECES)
+            empty(w, group, 0, half + 1 < halves)
+        hand_on(w, half, halves)
 
 
 @cute.jit
-def add_piece(w, step: Int32, group: Int32, piece: cutlass.Constexpr) -> None:
+def add_piece(w, step: Int32, group: Int32, piece: Int32) -> None:
     """Starts adding a piece of a step, as a bulk group."""
     tiling, size = w.tiling, cutlass.const_expr(w.tiling.step_m * DQ_COLUMNS)
     block = block_at(w.storage.sEntries, step // tiling.steps)
@@ -109,46 +93,46 @@ def empty(w, group: Int32, later: cutlass.Constexpr, needed: Boolean) -> None:
 
 
 @cute.jit
-def hand_on(w, step: Int32, iterations: Int32, warp: Int32) -> None:
-    """Releases a step, whose adds have been issued, and acquires the next one."""
-    following = cutlass.min(step + 1, iterations - 1)  # of the last step its own: nobody waits for that
-    released = is_released(w, following, warp)
-    release(w, w.kernel.ended_step(step + 1, iterations), warp)
-    if step + 1 < iterations:
-        acquire(w, step + 1, warp, released)
+def hand_on(w, half: Int32, halves: Int32) -> None:
+    """Releases a half of a step, whose adds have been issued, and acquires this warp's next one."""
+    following = half + WARPS
+    released = is_released(w, cutlass.min(following, halves - 1))  # behind the last one: read in vain
+    release(w, w.kernel.ended_step(half + 1, halves))
+    if following < halves:
+        acquire(w, following, released)
 
 
 @cute.jit
-def is_released(w, step: Int32, warp: Int32) -> Boolean:
-    """True where a step's semaphore has come to the block's lock: it is acquired then."""
-    return is_open(w, block_of(w, step), part_of(w, step, warp))
+def is_released(w, half: Int32) -> Boolean:
+    """True where a half's semaphore has come to the block's lock: it is acquired then."""
+    return is_open(w, block_of(w, half), part_of(w, half))
 
 
 @cute.jit
-def acquire(w, step: Int32, warp: Int32, released: Boolean) -> None:
-    """Waits, in one lane, for a step's semaphore, unless that is acquired."""
+def acquire(w, half: Int32, released: Boolean) -> None:
+    """Waits, in one lane, for the semaphore of half a step, unless that is acquired."""
     if cute.arch.lane_idx() == 0:
         if not released:
-            wait(w, block_of(w, step), part_of(w, step, warp))
+            wait(w, block_of(w, half), part_of(w, half))
         cute.arch.fence_proxy("async.global")
     cute.arch.sync_warp()
 
 
 @cute.jit
-def release(w, step: Int32, warp: Int32) -> None:
-    """Releases, in one lane, a step's semaphore, once the adds that this warp has issued are complete."""
+def release(w, half: Int32) -> None:
+    """Releases, in one lane, the semaphore of half a step, once the adds that this warp has issued are complete."""
     cute.arch.cp_async_bulk_wait_group(0)
     if cute.arch.lane_idx() == 0:
         cute.arch.fence_proxy("async.global")
-        mainloop_mma.release(w, block_of(w, step), part_of(w, step, warp))
+        mainloop_mma.release(w, block_of(w, half), part_of(w, half))
     cute.arch.sync_warp()
 
 
-def block_of(w, step: Int32) -> Block:
-    """The block of a step."""
-    return block_at(w.storage.sEntries, step // w.tiling.steps)
+def block_of(w, half: Int32) -> Block:
+    """The block of half a step."""
+    return block_at(w.storage.sEntries, half // (w.tiling.steps * PIECES))
 
 
-def part_of(w, step: Int32, warp: Int32) -> Int32:
-    """Which semaphore of the block's tile is that of the pieces of a step that a warp adds."""
-    return step % w.tiling.steps * WARPS + warp
+def part_of(w, half: Int32) -> Int32:
+    """Which of its tile's semaphores half a step has."""
+    return half % (w.tiling.steps * PIECES)

@@ -36,7 +36,7 @@ from kernels.blocksparse.backward.transposed import turns
 from kernels.blocksparse.backward.transposed.mainloop import rounded, scores_to_probabilities, subtract_delta
 from kernels.blocksparse.backward.transposed.mainloop_dkdv import words_of_step
 from kernels.blocksparse.backward.transposed.query_words import find_kept
-from kernels.blocksparse.backward.transposed.turns import DqBarrier
+from kernels.blocksparse.backward.transposed.turns import GROUPS, DqBarrier
 from kernels.blocksparse.backward.wgmma import WARPGROUP, finish, issue, issue_from_registers, publish
 from kernels.blocksparse.common.layouts import as_operand_a, rows_columns
 from kernels.blocksparse.common.mask_words import branch
@@ -44,17 +44,18 @@ from kernels.blocksparse.common.mask_words import branch
 GROUP_OF_DV, GROUP_OF_DK = 0, 1
 PIECES = 2  # of a warpgroup's dQ of a step, DQ_COLUMNS each
 VECTOR = 4  # floats that a thread writes and reads at once
+WARPS = 3  # that add dQ where adds are ordered
 AT_ONCE = 16  # values of P that a thread reads before it multiplies them
 
 
 class Barrier(IntEnum):
     """Named barriers beside those of `DqBarrier`: P and dS are in shared memory; dS is, for the warpgroup that wrote
-    it; where adds are ordered, the first of one for each warpgroup: its buffer has a step's last piece."""
+    it; where adds are ordered, the first of one for each dQ warp and warpgroup: its buffer has a piece for that warp."""
 
     P = 6
     DS = 7
     OWN_DS = 8
-    LAST = 9
+    FULL_IN_TURN = 9
 
 
 @cute.jit
@@ -89,13 +90,13 @@ def loop_of_dv(w) -> None:
             finish(1)
             turns.arrive_empty(w.do_empty, step, stages)
             finish()
-            hand_over_dq(w, rdQ, 0)
+            hand_over_dq(w, rdQ, step, 0)
             # the last step multiplies its own scores once more, which nobody reads: no branch around a product
             following = cutlass.min(step + 1, iterations - 1)
             turns.await_full(w.q_full, following, stages_q)
             rNext = accumulator(w.to_s)
             issue(w.to_s, rNext, 0, following % stages_q, add=False)
-            hand_over_dq(w, rdQ, 1)
+            hand_over_dq(w, rdQ, step, 1)
             masked = words_of_step(w, rWords, following)
             finish()
             rS.store(rNext.load())
@@ -129,21 +130,21 @@ def loop_of_dk(w) -> None:
             rdQ = accumulator(w.to_dq)
             issue(w.to_dq, rdQ, 0, w.group, add=False)
             finish()
-            hand_over_dq(w, rdQ, 0)
+            hand_over_dq(w, rdQ, step, 0)
 
             # the last step multiplies its own dO once more, which nobody reads
             following = cutlass.min(step + 1, iterations - 1)
             turns.await_full(w.do_full, following, stages)
             rNext = accumulator(w.to_dp)
             issue(w.to_dp, rNext, 0, following % stages, add=False)
-            hand_over_dq(w, rdQ, 1)
+            hand_over_dq(w, rdQ, step, 1)
             finish()
             rdP.store(rNext.load())
 
 
 @cute.jit
-def hand_over_dq(w, rdQ: cute.Tensor, piece: cutlass.Constexpr) -> None:
-    """Leaves a piece of a warpgroup's dQ, 0 or 1, in shared memory for its dQ warp, in the order of NOTE [dQ
+def hand_over_dq(w, rdQ: cute.Tensor, step: Int32, piece: cutlass.Constexpr) -> None:
+    """Leaves a piece of a warpgroup's dQ of a step, 0 or 1, in shared memory for a dQ warp, in the order of NOTE [dQ
     accumulator]."""
     turns.await_dq(DqBarrier.EMPTY, w.group)
     size = w.tiling.step_m * DQ_COLUMNS
@@ -154,8 +155,16 @@ def hand_over_dq(w, rdQ: cute.Tensor, piece: cutlass.Constexpr) -> None:
     )
     cute.autovec_copy(here, there)
     publish()
-    last = cutlass.const_expr(w.variant.deterministic and piece == PIECES - 1)
-    turns.arrive_dq(int(Barrier.LAST if last else DqBarrier.FULL), w.group)
+    if cutlass.const_expr(w.variant.deterministic):
+        turns.arrive_dq(full_in_turn(step * PIECES + piece), w.group)
+    else:
+        turns.arrive_dq(DqBarrier.FULL, w.group)
+
+
+def full_in_turn(half: Int32) -> Int32:
+    """The barrier, of the first warpgroup, at which the dQ warp of half a step awaits its pieces: NOTE [ordered adds in
+    turns] of dq_warps.py. A warp has barriers of its own, as it may come to its next half before others end theirs."""
+    return Int32(Barrier.FULL_IN_TURN) + Int32(Uint32(half) % WARPS) * GROUPS
 
 
 @cute.jit
