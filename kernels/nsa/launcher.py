@@ -125,6 +125,7 @@ class Plan(Launcher):
             products=self.products,
             float32=True,
             separate_dq=separate_dq,
+            keys=launch_backward.keys_of(where),
         )
         self._note(*found)
 

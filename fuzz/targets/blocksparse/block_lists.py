@@ -217,6 +217,11 @@ def lengths_on(p: AnyProblem, device: torch.device) -> dict[str, Tensor]:
     return {name: torch.tensor(x, dtype=torch.int32, device=device) for name, x in given.items()}
 
 
+def keys_without_lengths(p: AnyProblem) -> int | None:
+    """Keys of every sequence where `lengths_on` gives no lengths, else None."""
+    return None if p.layout == "packed" or p.ragged else p.len_k
+
+
 def schedule_of(case: Case, *, paired: bool = False) -> Schedule:
     """The variant's schedule; paired: the one of its lists for pairs of CTAs. 'shuffled' is a permutation from the
     inputs' seed, per sequence and KV head where those have lists of their own, and not its own inverse where there are

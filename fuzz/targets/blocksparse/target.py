@@ -42,6 +42,7 @@ from fuzz.targets.blocksparse.block_lists import (
     as_ranges,
     default_variant,
     expressible,
+    keys_without_lengths,
     lengths_on,
     options_of,
     products_of,
@@ -209,7 +210,8 @@ class BlockSparseTarget(AutogradTarget, Compiled):
         if case.problem.backward:
             products = products_of(case, arch)
             lists = backward_lists(q, blocks, products)
-            kernels = backward_variants(q, lists, softcap, bool(options["deterministic"]), products=products)
+            ordered, keys = bool(options["deterministic"]), keys_without_lengths(case.problem)
+            kernels = backward_variants(q, lists, softcap, ordered, products=products, keys=keys)
             found += [(variant, injection.backward.part(variant.kind)) for variant in kernels]
         return found + [(without_splits(variant), injected) for variant, injected in found if may_split(variant)]
 

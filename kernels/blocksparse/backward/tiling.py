@@ -253,8 +253,9 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
     warpgroup has half of the keys in S, dP, dK and dV, and in dQ half of the queries or of the columns."""
     tile_m, tile_n, dim = variant.tile_m, variant.tile_n, variant.dim_padded
     step_m = overrides.get("step_m", 128) if dim == 64 and tile_m == 128 else 64
-    may_run = (dim, tile_m) == (128, 128) and not (variant.softcap or variant.deterministic)
-    runs = overrides.get("runs", int(variant.mask in OF_RUNS)) if may_run else 0
+    may_run = (dim, tile_m) == (128, 128) and not variant.softcap
+    may_run = may_run and (variant.mask == "none" or not variant.deterministic)
+    runs = overrides.get("runs", int(variant.mask in OF_RUNS and not variant.deterministic)) if may_run else 0
     delays = bool(overrides.get("delays", _delays_dq(variant, bool(runs))))
     stages_dq = overrides.get("stages_dq", _stages_dq(variant)) if dim == 128 and not runs else 1
     chosen = {"transposed": 1, "step_m": step_m, "stages": 2, "stages_ds": 2, "wide_stores": 1, "runs": runs}

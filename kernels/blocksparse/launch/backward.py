@@ -206,11 +206,13 @@ def backward_variants(
     products: str | None = None,
     float32: bool = False,
     separate_dq: bool = False,
+    keys: int | None = None,
 ) -> tuple[Variant, ...]:
     """The kernels that this problem needs, in order: preprocess, the dQ kernel where dQ is separate, backward and
     postprocess. products: None for the fastest on q's device; "wgmma" or "tcgen05" where the backward kernel has it
     (variant.backward_products). float32: gradients' dtype, else q's. tuning: of the backward kernel and postprocess;
-    entries that begin with "dq_" are the dQ kernel's. Raises ValueError for a separate dQ where there is none."""
+    entries that begin with "dq_" are the dQ kernel's. keys: of every sequence, where these are padded and no tensor
+    says how long they are, else None (`keys_of`). Raises ValueError for a separate dQ where there is none."""
     products = fastest_products(q) if products is None else products
     if separate_dq and not may_separate_dq(q, blocks.tile_m, blocks.tile_n, products):
         raise ValueError(
@@ -228,7 +230,7 @@ def backward_variants(
         products,
         float32,
         separate_dq,
-        blocks.schedule.alike and not deterministic,
+        has_ordered_runs(blocks, keys) if deterministic and not separate_dq else blocks.schedule.alike,
     )
 
 
@@ -280,7 +282,7 @@ def _variants(
         tuning = CAPPED
     of_main = tuning
     if in_runs and not tuning and is_full(products, mask, tiles):
-        of_main = tuning_of_full(padded, softcap)
+        of_main = tuning_of_full(padded, softcap, ordered)
     main = Variant("backward", name, padded, *tiles, mask, ordered, softcap, products, of_main, float32, separate_dq)
     tuning = tuple((key, value) for key, value in tuning if key not in ("runs", "delays", "stages_dq", "splits"))
     of_cta = (tiles[0], min(tiles[1], PAIR_KEYS // 2))
@@ -293,11 +295,24 @@ def is_full(products: str, mask: str, tiles: tuple[int, int]) -> bool:
     return (products, mask, tiles) == ("wgmma", "none", (128, 128))
 
 
-def tuning_of_full(padded: int, softcap: bool) -> tuple[tuple[str, int], ...]:
-    """The tuning of the backward kernel with atomic adds for full masks, of a padded head dim: at 128 steps of 80
-    queries, and tiles that may be split. Blocks at random, which are the same variant but for that, are slower with it:
+def has_ordered_runs(blocks: BlockSparse, keys: int | None) -> bool:
+    """True where every tile of keys has the same blocks, in the same order, and no tile of keys is cut off: then all of
+    them have the same steps, and ordered adds may have runs. keys: as for `backward_variants`."""
+    return blocks.schedule.alike and blocks.mask is None and keys is not None and keys % blocks.tile_n == 0
+
+
+def keys_of(sequences: Sequences) -> int | None:
+    """Keys of every sequence, where these are padded and no tensor says how long they are."""
+    return None if isinstance(sequences.k_length, Tensor) else sequences.k_length
+
+
+def tuning_of_full(padded: int, softcap: bool, ordered: bool) -> tuple[tuple[str, int], ...]:
+    """The tuning of the backward kernel for full masks, of a padded head dim: at 128 steps of 80 queries, and with
+    atomic adds tiles that may be split. Blocks at random, which are the same variant but for that, are slower with it:
     docs/performance/log.md."""
-    return (("runs", 1), ("splits", 1)) if padded == 128 and not softcap else ()
+    if padded != 128 or softcap:
+        return ()
+    return (("runs", 1),) if ordered else (("runs", 1), ("splits", 1))
 
 
 def make_workspace(
@@ -379,9 +394,14 @@ def backward_launches(
     lists, order = blocks.backward, blocks.order if deterministic else None
     if deterministic and order is None:
         order = with_order(blocks).order
+    keys = keys_of(sequences)
     pre, *of_dq, main, post = backward_variants(
-        q, blocks, softcap, deterministic, tuning, products, float32, separate_dq
+        q, blocks, softcap, deterministic, tuning, products, float32, separate_dq, keys
     )
+    if main.deterministic and ("runs", 1) in main.tuning and not has_ordered_runs(blocks, keys):
+        raise ValueError(
+            f"tuning: with ordered adds runs need a full mask of padded sequences of {blocks.tile_n} keys or a multiple"
+        )
     if main.products == "tcgen05":
         main = for_operands(main, q, k, v, do)
     batch, heads_q, heads_kv, m_blocks = sequences.batch, *heads_of(q, k), blocks.m_blocks

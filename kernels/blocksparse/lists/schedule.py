@@ -27,7 +27,7 @@ class Schedule:
     group_split  units of each KV head where adds are ordered (NOTE [group split] of group_split.py), as a computed
                  order was made for; None: `group_split_of` of the launcher
     alike        every row of the backward lists has the same blocks, in the same order: a CTA that starts after another
-                 stays behind it, and so waits little with few concurrent pairs. Changes times, not results
+                 stays behind it, and so waits little with few concurrent pairs. Kernels rely on it
     own_first    of a permutation: each sequence's own blocks come before those past its end, which NOTE [sequences by
                  length] of lpt.py needs
     """

@@ -19,7 +19,7 @@ from kernels.blocksparse.lists.bands import band
 from kernels.blocksparse.lists.builder import dense
 from kernels.blocksparse.lists.from_mask import from_mask
 from kernels.blocksparse.lists.intervals import intervals
-from kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, Schedule, permutation
+from kernels.blocksparse.lists.schedule import ALIKE, ASCENDING, DESCENDING, Schedule, permutation
 from kernels.blocksparse.lists.types import BlockSparse
 from kernels.blocksparse.lists.write_order import with_order
 from kernels.blocksparse.spec.variant import Variant
@@ -35,6 +35,7 @@ BOUNDS = {torch.bfloat16: (2**-7.5, 2**-10), torch.float16: (2**-10.5, 2**-13)}
 class Spec:
     """lens_q, lens_k: of each sequence; packed: rows of all sequences one after another, else padded to the longest.
 
+    whole: lengths, of which there is one, are numbers, as where a caller gives none; else tensors
     view: operands are slices of wider tensors, so that no strides are the dense ones
     float32: gradients' dtype, else dtype
     mask: full, causal (bottom right), window, documents, prefixes (one for each query, of intervals: causal, top left),
@@ -51,6 +52,7 @@ class Spec:
     tile_n: int = 64
     mask: str = "full"
     packed: bool = False
+    whole: bool = False
     softcap: float | None = None
     deterministic: bool = False
     schedule: str = "ascending"
@@ -128,9 +130,12 @@ def make(spec: Spec, device: str = "cpu") -> Problem:
             sizes["dq"][at_q] += (ds @ k.abs()).detach()
             sizes["dk"][at_k] += (ds.T @ q.abs()).detach()
             sizes["dv"][at_k] += (p.T @ do.abs()).detach()
-    sequences = Sequences(
-        *(torch.tensor(x, dtype=torch.int32, device=device) for x in (begins_q, spec.lens_q, begins_k, spec.lens_k))
-    )
+    if spec.whole:
+        assert set(spec.lens_q) == {longest_q} and set(spec.lens_k) == {longest_k} and not spec.packed
+        sequences = Sequences.whole(batch, longest_q, longest_k)
+    else:
+        of_rows = (begins_q, spec.lens_q, begins_k, spec.lens_k)
+        sequences = Sequences(*(torch.tensor(x, dtype=torch.int32, device=device) for x in of_rows))
     return Problem(spec, operands, lse, sequences, blocks, right, sizes, scale)
 
 
@@ -267,4 +272,5 @@ def _schedule(spec: Spec, generator: torch.Generator, device: str) -> Schedule:
         shape = (len(spec.lens_q) if spec.mask == "random" else 1, 1)
         shape = (shape[0], spec.heads_kv if spec.mask == "random" else 1, n_blocks)
         return permutation(torch.rand(shape, generator=generator).argsort(-1).to(torch.int32).to(device))
-    return {"ascending": ASCENDING, "descending": DESCENDING}[spec.schedule]
+    ascending = ALIKE if spec.whole and spec.mask == "full" else ASCENDING
+    return {"ascending": ascending, "descending": DESCENDING}[spec.schedule]

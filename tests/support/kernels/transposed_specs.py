@@ -4,6 +4,32 @@ import torch
 from backward_problems import Spec
 from transposed_backward import WITH_RUNS
 
+# Of ordered adds with runs: rows past the last whole tile; a launch with half a row of tiles, and few queries, no run
+ORDERED_RUNS = {
+    "runs of tiles, ordered": Spec(
+        (1300,) * 2, (384,) * 2, 2, 1, dim=128, tile_m=128, whole=True, deterministic=True, tuning=WITH_RUNS
+    ),
+    "runs of tiles, ordered, three windows of pieces": Spec(
+        *((1300,), (256,), 8, 1),
+        dim=128,
+        tile_m=128,
+        whole=True,
+        deterministic=True,
+        group_split=1,
+        tuning=WITH_RUNS,
+    ),
+    "runs of tiles, ordered, split, float16, a view": Spec(
+        *((1290,), (512,), 4, 1),
+        dim=104,
+        tile_m=128,
+        dtype=torch.float16,
+        view=True,
+        whole=True,
+        deterministic=True,
+        group_split=2,
+        tuning=WITH_RUNS,
+    ),
+}
 SPECS = {
     "full": Spec((150,), (130,), dim=128, tile_m=128),
     "band, ordered": Spec((150, 300), (330, 270), 2, 1, dim=128, tile_m=128, mask="causal", deterministic=True),
@@ -34,6 +60,10 @@ SPECS = {
         view=True,
         group_split=2,
         tuning=WITH_RUNS,
+    ),
+    **ORDERED_RUNS,
+    "ordered, no run": Spec(
+        (130,), (384,), 2, 1, dim=128, tile_m=128, whole=True, deterministic=True, tuning=WITH_RUNS
     ),
     "two buffers of dQ": Spec((300, 130), (330, 140), 2, 1, dim=128, tile_m=128, mask="random", deterministic=True),
     # 5 or 3 steps of each tile of keys: the next one begins with the other buffer

@@ -4,16 +4,16 @@
 warpgroup, so that none waits for the other's pieces.
 
 NOTE [ordered adds in turns] As NOTE [ordered bulk adds] of transposed/dq_warps.py, but with a semaphore for each half
-of a step (`semaphores_of_tile` of variant.py): the first pieces of both warpgroups, or their last ones. All of them come
-to the rank of the step's block. Tiles of keys are half as long as tiles of queries here: with one semaphore for a block
-of two steps, the next CTA would be more than a step behind, and CTAs that begin a step after one another would all wait.
+of a step (`semaphores_of_tile` of variant.py): the first pieces of both warpgroups, or their last ones. All of them
+come to the rank of the step's block. Tiles of keys are half as long as tiles of queries here: with one semaphore for a
+block of two steps, the next CTA would be more than a step behind, and CTAs that begin a step apart would all wait.
 
 Three warps take the halves in turns: half i of a row is that of warp i % WARPS. A half takes its warp longer than the
 multiplying warpgroups: the pieces are read from their buffers, the adds completed, the half released by a fence of the
 GPU, and the warp's next half acquired, each of which takes the time of a way to the L2 cache and back. The warp has the
-time of three halves for it. It acquires its next half when it has released the last one, not when the piece is there, as
-a piece that waits for its semaphore fills the buffer of the next one. Before the adds are complete it looks whether that
-half is released already, as most are. It waits after its own release alone: a CTA that waits keeps no others waiting.
+time of three halves for it. It acquires its next half when it has released the last one, not when the piece is there:
+a piece that waits for its semaphore fills the buffer of the next one. Before the adds are complete it looks whether
+that half is released already. It waits after its own release alone: a CTA that waits keeps no others waiting.
 
 The next step's block is in the entry buffer long before: NOTE [entry buffer] of transposed/loads.py looks up half a
 buffer at once, HALF - LATE entries ahead.

@@ -50,7 +50,7 @@ AT_ONCE = 16  # values of P that a thread reads before it multiplies them
 
 class Barrier(IntEnum):
     """Named barriers beside those of `DqBarrier`: P and dS are in shared memory; dS is, for the warpgroup that wrote
-    it; where adds are ordered, the first of one for each dQ warp and warpgroup: its buffer has a piece for that warp."""
+    it; where adds are ordered, the first of one for each dQ warp and warpgroup: its buffer has a piece for the warp."""
 
     P = 6
     DS = 7

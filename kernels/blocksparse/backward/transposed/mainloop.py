@@ -203,7 +203,7 @@ def hand_over_dq(w, rdQ: cute.Tensor, step: Int32) -> None:
     )
     cute.autovec_copy(here, there)
     publish()
-    turns.arrive_dq(DqBarrier.FULL, group, buffer)
+    turns.arrive_dq(DqBarrier.FULL, group, turns.turn_of(w, step))
 
 
 def by_query(values: cute.Tensor) -> cute.Tensor:

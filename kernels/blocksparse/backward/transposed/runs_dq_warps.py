@@ -1,21 +1,34 @@
 # CuTe DSL is traced: shapes and values have no static types
 # mypy: ignore-errors
-"""The dQ warp of the kernel that works through runs of tiles, runs_kernel.py: as dq_warps.py. Adds are atomic: ordered
-ones have no runs, as a step of 80 queries may lie in two tiles, each with a semaphore."""
+"""The dQ warps of the kernel that works through runs of tiles, runs_kernel.py: as dq_warps.py. Atomic adds have one
+warp.
+
+NOTE [ordered runs] A step of 80 queries may lie in two tiles, so a tile's semaphore cannot say what has been added.
+Ordered adds have runs only where all tiles of keys have the same steps (`has_ordered_runs` of launch/backward.py): then
+each step has a semaphore, one of the two of the tile in which it begins, and ranks of its two tiles are equal. Steps of
+a row are 80 queries apart where they are wide, so one or two begin in each tile.
+
+Two warps take the steps in turns, and add the shares of both warpgroups. A step takes its warp longer than the
+multiplying warpgroups: the shares are read from their buffers, the adds completed, the step released by a fence of the
+GPU, and the warp's next one acquired, each of which takes the time of a way to the L2 cache and back. The warp has the
+time of two steps for it. It acquires its next step when it has released the last one, as a share that waits for its
+semaphore fills the buffer; before the adds are complete it looks whether that step is released already. A piece has an
+even number of steps, so a warp has the same steps of each.
+"""
 
 from typing import NamedTuple
 
 import cutlass
-from cutlass import Int32, Int64, cute
+from cutlass import Boolean, Int32, Int64, cute
 
-from kernels.blocksparse.backward.mainloop_mma import target_of
+from kernels.blocksparse.backward import mainloop_mma
+from kernels.blocksparse.backward.mainloop_mma import add_run, is_open, rank_of, target_of, wait
 from kernels.blocksparse.backward.tile_iterator import Block, block_at
 from kernels.blocksparse.backward.tiling import RUN_STEP, RUN_TILES
 from kernels.blocksparse.backward.transposed import turns
 from kernels.blocksparse.backward.transposed.dq_warps import empty
 from kernels.blocksparse.backward.transposed.runs_loads import RUN_STEPS
 from kernels.blocksparse.backward.transposed.turns import GROUPS, DqBarrier
-from kernels.blocksparse.common import bulk
 
 
 class Step(NamedTuple):
@@ -61,8 +74,8 @@ def add_pieces(w, number: Int32) -> Int32:
             turns.await_dq(DqBarrier.FULL, group, buffer)
             step = step_at(w, entry, part)
             if cute.arch.lane_idx() == 0:
-                add_first(w, step, group, buffer)
-                add_rest(w, step, group, buffer)
+                add_first(w, entry, step, group, buffer)
+                add_rest(w, entry, step, group, buffer)
             cute.arch.cp_async_bulk_commit_group()
         following, part = behind(entry, part, step)
         for group in cutlass.range_constexpr(GROUPS):
@@ -72,6 +85,78 @@ def add_pieces(w, number: Int32) -> Int32:
         entry = following
         number += 1
     return number
+
+
+@cute.jit
+def add_pieces_in_turns(w, turn: Int32, number: Int32) -> Int32:
+    """Adds, in order, both shares of every second step of a tile that has blocks: NOTE [ordered runs]. turn: the first
+    of them, 0 or 1; number: as for `add_pieces`, and what it returns."""
+    entry, part, acquired, ended_step = w.first_entry, turn, Boolean(False), w.kernel.ended_step
+    turns.await_window(w, entry)
+    while entry < w.end_entry:
+        parts = step_at(w, entry, part).parts
+        for group in cutlass.range_constexpr(GROUPS):
+            turns.await_dq(DqBarrier.FULL, group, turn)
+            if cutlass.const_expr(group == 0):  # noqa: SIM102 (one is for the compiler)
+                if not acquired:
+                    acquire(w, entry, part, Boolean(False))
+            if cute.arch.lane_idx() == 0:
+                step = step_at(w, entry, part)
+                add_first(w, entry, step, group, Int32(0))
+                add_rest(w, entry, step, group, Int32(0))
+            cute.arch.cp_async_bulk_commit_group()
+            empty(group, 0, Int32(0))
+        following, following_part = entry, part + GROUPS
+        if following_part >= parts:
+            following += step_at(w, entry, part).tiles
+            following_part = turn
+            if following < w.end_entry:
+                turns.await_window(w, following)
+        acquired = following < w.end_entry
+        hand_on(w, entry, ended_step(part + 1, parts), following, following_part, acquired)
+        if following > entry:
+            turns.end_window(w, following)
+            number += parts
+        entry, part = following, following_part
+    return number
+
+
+@cute.jit
+def hand_on(w, entry: Int32, part: Int32, following: Int32, following_part: Int32, follows: Boolean) -> None:
+    """Releases a step, whose adds have been issued, and acquires this warp's next one, if it `follows` in the tile."""
+    released = Boolean(False)
+    if follows:
+        released = is_open(w, block_of(w, following, following_part), semaphore_part(w, following, following_part))
+    cute.arch.cp_async_bulk_wait_group(0)
+    if cute.arch.lane_idx() == 0:
+        cute.arch.fence_proxy("async.global")
+        mainloop_mma.release(w, block_of(w, entry, part), semaphore_part(w, entry, part))
+    cute.arch.sync_warp()
+    if follows:
+        acquire(w, following, following_part, released)
+
+
+@cute.jit
+def acquire(w, entry: Int32, part: Int32, released: Boolean) -> None:
+    """Waits, in one lane, for a step's semaphore, unless that is acquired."""
+    if cute.arch.lane_idx() == 0:
+        if not released:
+            wait(w, block_of(w, entry, part), semaphore_part(w, entry, part))
+        cute.arch.fence_proxy("async.global")
+    cute.arch.sync_warp()
+
+
+@cute.jit
+def block_of(w, entry: Int32, part: Int32) -> Block:
+    """The tile in which a step begins."""
+    return block_at(w.storage.sEntries, entry + step_at(w, entry, part).tile)
+
+
+@cute.jit
+def semaphore_part(w, entry: Int32, part: Int32) -> Int32:
+    """Which of the semaphores of that tile a step has: as many steps begin in the tile before it."""
+    step = step_at(w, entry, part)
+    return Int32(step.offset >= step.rows)
 
 
 @cute.jit
@@ -85,22 +170,23 @@ def behind(entry: Int32, part: Int32, step: Step) -> tuple[Int32, Int32]:
 
 
 @cute.jit
-def add_first(w, step: Step, group: Int32, buffer: Int32) -> None:
+def add_first(w, entry: Int32, step: Step, group: Int32, buffer: Int32) -> None:
     """Adds one warpgroup's share of a step to the tile in which it begins: NOTE [dQ by dim]."""
     half = cutlass.const_expr(w.tiling.dim // GROUPS)
     offset = share_of(w, step, step.tile, group) + step.offset * half
     target, source = w.mdQ + cute.assume(offset, divby=4), storage_of(w, group, buffer)
-    bulk.add_run(target, source, step.here(w.tiling.tile_m) * (4 * half))
+    add_run(w, rank_of(w, entry + step.tile), target, source, step.here(w.tiling.tile_m) * (4 * half))
 
 
 @cute.jit
-def add_rest(w, step: Step, group: Int32, buffer: Int32) -> None:
+def add_rest(w, entry: Int32, step: Step, group: Int32, buffer: Int32) -> None:
     """Adds what is left of it, if anything, to the tile after that."""
     half, here = cutlass.const_expr(w.tiling.dim // GROUPS), step.here(w.tiling.tile_m)
     if here < step.rows:
         offset, source = share_of(w, step, step.tile + 1, group), storage_of(w, group, buffer)
         rest = source + cute.assume(here * half, divby=4)
-        bulk.add_run(w.mdQ + cute.assume(offset, divby=4), rest, (step.rows - here) * (4 * half))
+        target = w.mdQ + cute.assume(offset, divby=4)
+        add_run(w, rank_of(w, entry + step.tile + 1), target, rest, (step.rows - here) * (4 * half))
 
 
 def share_of(w, step: Step, tile: Int32, group: Int32) -> Int64:

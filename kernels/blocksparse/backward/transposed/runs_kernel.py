@@ -1,7 +1,7 @@
 # CuTe DSL is traced: shapes and values have no static types
 # mypy: ignore-errors
-"""The transposed backward kernel with atomic adds at dim 128, which works through runs of unmasked tiles in steps of 80
-queries.
+"""The transposed backward kernel at dim 128 that works through runs of unmasked tiles in steps of 80 queries. Ordered
+adds have it for full masks alone: NOTE [ordered runs] of runs_dq_warps.py.
 
 Each step of the main loop reads the tile's K and V from shared memory, whose bandwidth is what bounds it, and
 synchronises the warpgroups. Five tiles of 128 queries are eight steps of 80 instead of ten of 64. All other tiles take
@@ -48,10 +48,11 @@ class Stages(NamedTuple):
 class RunsBackward(TransposedBackward):
     """The backward kernel of one variant whose tiling has `runs`."""
 
-    look_up, load, add_dq, mainloop = (
+    look_up, load, add_dq, add_dq_in_order, mainloop = (
         staticmethod(runs_loads.look_up_pieces),
         staticmethod(runs_loads.load_pieces),
         staticmethod(runs_dq_warps.add_pieces),
+        staticmethod(runs_dq_warps.add_pieces_in_turns),
         staticmethod(mainloop_runs),
     )
 

@@ -4,7 +4,8 @@
 
 NOTE [pieces] Of a window of entries, RUN_TILES adjacent tiles that are neither masked nor cut off by the sequence's end
 are one piece, of steps of 80 queries; any other tile is a piece of steps of 64. Descending ones, which planned orders
-have, are written in ascending order. `Block.slot`, which such tiles have no use for, is -1 in the first of a run.
+have, are written in ascending order. Where the kernel has no mask, partial tiles are as full ones. `Block.slot`, which
+full tiles have no use for, is -1 in the first of a run.
 """
 
 import cutlass
@@ -56,15 +57,17 @@ def look_up_pieces(w, first: Int32) -> None:
     rBlock.fill(Int32(0))
     if entry < w.end_entry:
         find_entry(w.variant, w.lists, w.order, w.counts, w.place, number, rBlock)
-    m_block, head_partial = rBlock[0], rBlock[1]
-    whole = (entry < w.end_entry) & (head_partial % 2 == 0) & (w.keys_left >= w.tiling.tile_n)
+    m_block, head = rBlock[0], rBlock[1] >> 1
+    whole = (entry < w.end_entry) & (w.keys_left >= w.tiling.tile_n)
+    if cutlass.const_expr(w.variant.mask != "none"):
+        whole = whole & (rBlock[1] % 2 == 0)
     whole = whole & ((m_block + 1) * w.tiling.tile_m <= w.seq_q.length)
     key = Int32(-2)
     if whole:
         key = m_block
-    before, head_before = cute.arch.shuffle_sync_up(key, 1), cute.arch.shuffle_sync_up(head_partial, 1)
+    before, head_before = cute.arch.shuffle_sync_up(key, 1), cute.arch.shuffle_sync_up(head, 1)
     adjacent = (before + 1 == m_block) | (before - 1 == m_block)
-    follows = whole & (lane > 0) & adjacent & (head_before == head_partial)
+    follows = whole & (lane > 0) & adjacent & (head_before == head)
     starts = cute.arch.vote_ballot_sync(not follows)
     start = 31 - Int32(cute.arch.clz(starts & low_lanes(lane + 1)))
     above = starts & ~low_lanes(lane + 1)

@@ -159,6 +159,13 @@ def buffer_of(w, step: Int32) -> Int32:
     return stage_of(step, w.tiling.stages_dq)
 
 
+def turn_of(w, step: Int32) -> Int32:
+    """Which of a warpgroup's barriers FULL says that a step's dQ is in its buffer: that of the buffer, or where two dQ
+    warps add the steps of ordered runs in turns, that of the warp."""
+    in_turns = w.tiling.runs and w.variant.deterministic
+    return stage_of(step, GROUPS) if in_turns else buffer_of(w, step)
+
+
 @cute.jit
 def await_start(w, starts) -> None:
     """The second warpgroup begins a tile behind the first one's first products: NOTE [delayed dQ] of mainloop.py."""

@@ -60,10 +60,12 @@ def check_contents(blocks: BlockSparse, sizes: Sizes) -> None:
     if isinstance(blocks.mask, Bits):
         slots = _check_slots(blocks.mask.slot, blocks.forward.partial, blocks.mask.words, "blocks.mask.slot")
     if blocks.forward.alike:
-        _check_alike(blocks.forward, rows, "blocks.forward")
+        _check_alike(blocks.forward, rows, "blocks.forward", "blocks.forward.alike")
     if blocks.backward is None:
         return
     backward = _check_entries(blocks.backward, "blocks.backward", cols, rows, "m_block")
+    if blocks.schedule.alike:
+        _check_alike(blocks.backward, cols, "blocks.backward", "blocks.schedule.alike")
     m_blocks, n_blocks = blocks.forward.rows, blocks.backward.rows
     if isinstance(blocks.mask, Intervals | Band):
         forward = _moved_to_partial(forward, backward, m_blocks, n_blocks)
@@ -225,8 +227,8 @@ def _check_ascending(backward: tuple[_Listed, _Listed]) -> None:
             )
 
 
-def _check_alike(lists: BlockLists, rows: Tensor, name: str) -> None:
-    """rows: blocks of each sequence, int64 (batch,)."""
+def _check_alike(lists: BlockLists, rows: Tensor, name: str, promise: str) -> None:
+    """rows: blocks of each sequence, int64 (batch,). promise: what says that they are alike."""
     for kind in ("partial", "full"):
         one: BlockList = getattr(lists, kind)
         of_list = rows.min().view(1) if one.batch == 1 else rows
@@ -239,7 +241,7 @@ def _check_alike(lists: BlockLists, rows: Tensor, name: str) -> None:
         if bool(differs.any()):
             row_of = int(differs.nonzero()[0]) % one.rows
             raise ValueError(
-                f"{name}.{kind}: needs the same blocks in every row, as {name}.alike says, row {row_of} differs"
+                f"{name}.{kind}: needs the same blocks in every row, as {promise} says, row {row_of} differs"
             )
 
 

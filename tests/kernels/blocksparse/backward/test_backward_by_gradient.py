@@ -20,10 +20,14 @@ from backward_problems import Spec, errors, make
 from backward_problems import run as run_problem
 from blocksparse_runs import gradients, loaded, ptx_of
 from covering import covering, daily, nightly_unless
+from cutlass import Int32, cute
 
 from fuzz.devices.emulator import Emulator
 from fuzz.devices.emulator.config import ALL_CHECKS
+from kernels.blocksparse.backward import mainloop_mma
+from kernels.blocksparse.backward.by_gradient import dq_warps, mainloop
 from kernels.blocksparse.backward.by_gradient.kernel import REGISTERS, GradientGroups
+from kernels.blocksparse.backward.by_gradient.mainloop import PIECES, Barrier
 from kernels.blocksparse.backward.tiling import SHARED_MEMORY, choose_tiling
 from kernels.blocksparse.compile.build import build
 from kernels.blocksparse.launch.backward import backward_variants
@@ -201,6 +205,52 @@ def test_planted_bugs_are_seen(name):
     problem, out, reports = run(spec, injection, warp_schedule="random", seed=3)
     ended = all(r.status == "finished" and not r.findings for r in reports)
     assert not ended or max(errors(problem, out).values()) > 1
+
+
+def _one_for_all(half) -> Int32:
+    return Int32(Barrier.FULL_IN_TURN)
+
+
+@cute.jit
+def _release_when_read(w, half) -> None:
+    cute.arch.cp_async_bulk_wait_group(0, read=True)
+    if cute.arch.lane_idx() == 0:
+        mainloop_mma.release(w, dq_warps.block_of(w, half), dq_warps.part_of(w, half))
+    cute.arch.sync_warp()
+
+
+def _of_first_half(w, half) -> Int32:
+    return half // PIECES * PIECES % (w.tiling.steps * PIECES)
+
+
+# bug → (what the emulated GPU says, other functions, in every module that has them)
+OF_TURNS = {
+    "all dQ warps wait at the same barrier": ("deadlock", {"full_in_turn": _one_for_all}),
+    "a half is released when it has been read": (("race", "unordered_adds"), {"release": _release_when_read}),
+    "both halves of a step have one semaphore": ("deadlock", {"part_of": _of_first_half}),
+}
+
+
+@pytest.mark.parametrize("bug", daily(list(OF_TURNS), list(OF_TURNS)[:1]))
+def test_planted_bugs_of_turns_are_seen(bug, monkeypatch):
+    kind, others = OF_TURNS[bug]
+    for name, other in others.items():
+        for module in (dq_warps, mainloop):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, other)
+
+    def launch(of: Variant, values: Any) -> None:
+        if not reports or reports[-1].status == "finished":
+            compiled = loaded(of, ARCH)
+            if of.kind == "backward":
+                compiled = Emulator(strict=False, checks=ALL_CHECKS).load(build(of, ARCH))
+            emulator = Emulator(strict=False, resident_ctas=3, checks=ALL_CHECKS, warp_schedule="random", seed=3)
+            reports.append(compiled(*ordered(of.kind, values), emulator=emulator))
+
+    reports: list[Any] = []
+    run_problem(make(STAGGERED), launch)
+    said = {r.status for r in reports} | {finding.kind for r in reports for finding in r.findings}
+    assert any(one.startswith(kind) for one in said), said
 
 
 def test_loads_are_bulk_copies_and_dq_is_added_by_bulk_reductions():

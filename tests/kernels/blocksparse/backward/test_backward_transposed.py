@@ -17,13 +17,16 @@ pytest.importorskip("cutlass")
 pytest.importorskip("llvmlite")
 
 from backward_problems import Spec, errors, make
+from backward_problems import run as run_problem
 from blocksparse_runs import ptx_of
 from covering import covering, daily, nightly_unless
 from transposed_backward import ARCH, WITH_RUNS, check, checked, loaded, products_of, run, variant
-from transposed_specs import SPECS
+from transposed_specs import ORDERED_RUNS, SPECS
 
+from fuzz.devices.emulator import Emulator
 from kernels.blocksparse.backward.tiling import SHARED_MEMORY, choose_tiling
 from kernels.blocksparse.lists.types import BlockSparse
+from kernels.blocksparse.spec.signature import ordered
 from kernels.blocksparse.spec.variant import MASKS
 
 SCHEDULES = ["in_order", "random", "oldest_last", "greedy"]
@@ -54,6 +57,7 @@ CUOBJDUMP = Path(find_spec("triton").origin).parent / "backends" / "nvidia" / "b
             for case in covering([64, 128], MASKS, [False, True], [()], strength=1)
         ),
         nightly_unless(False, 128, "none", False, WITH_RUNS),
+        nightly_unless(False, 128, "none", True, WITH_RUNS),
     ],
 )
 def test_products_run_beside_other_work_and_their_registers_are_not_spilled(dim, mask, deterministic, tuning, tmp_path):
@@ -116,6 +120,56 @@ def test_ordered_adds_have_the_same_bits_in_every_schedule(dim, tile_m, mask, or
     again = check(spec, resident_ctas=slots, warp_schedule=order, seed=slots, dispatch="permuted")
     for name, x in first.items():  # rows past a sequence's end are NaN still
         assert torch.equal(x.nan_to_num(7.0), again[name].nan_to_num(7.0)), name
+
+
+@pytest.mark.parametrize(
+    ("name", "order", "slots"),
+    [
+        nightly_unless(not case.marks and case.values[0].endswith("ordered"), *case.values)
+        for case in covering(list(ORDERED_RUNS), SCHEDULES, [1, 2, 3, 9], strength=1)
+    ],
+)
+def test_ordered_runs_have_the_same_bits_in_every_schedule(name, order, slots):
+    first, reports = checked(ORDERED_RUNS[name])
+    assert products_of(reports[1], "m64n80k16")
+    again = check(ORDERED_RUNS[name], resident_ctas=slots, warp_schedule=order, seed=slots, dispatch="permuted")
+    assert all(torch.equal(x, again[name]) for name, x in first.items())
+
+
+def test_every_step_of_ordered_runs_counts_the_tiles_of_keys():
+    """Of 1,300 queries two runs of five tiles, a whole tile, and one that is cut off. Of a run's tiles the third and
+    the fifth one have the beginning of one step of 80, the others of two; other tiles of two steps of 64."""
+    semaphores = semaphores_of(ORDERED_RUNS["runs of tiles, ordered"])
+    steps = torch.tensor([[1, 1], [1, 1], [1, 0], [1, 1], [1, 0]] * 2 + [[1, 1]])
+    assert torch.equal(semaphores, 3 * steps.T[:, None, None].expand_as(semaphores))
+
+
+def semaphores_of(spec: Spec) -> torch.Tensor:
+    """(2, batch, heads, tiles of queries) after a run."""
+
+    def launch(of, values):
+        values = {**values, "resident": 3} if of.kind == "backward" else values
+        report = loaded(of)(*ordered(of.kind, values), emulator=Emulator(strict=False, resident_ctas=3))
+        assert report.status == "finished"
+
+    return run_problem(make(replace(spec, products="wgmma", tile_n=128)), launch)[1].semaphores
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"whole": False},
+        {"packed": True, "whole": False},
+        {"lens_k": (300,) * 2},
+        {"schedule": "descending"},
+        {"mask": "causal"},
+    ],
+)
+def test_ordered_runs_are_refused_where_steps_may_differ(other):
+    """By lengths on the device, a tile that is cut off, a schedule that says nothing of the rows, or the mask."""
+    spec = replace(ORDERED_RUNS["runs of tiles, ordered"], **other)
+    with pytest.raises(ValueError, match=r"^(tuning: with ordered adds runs need|variant\.tuning has transposed)"):
+        run(spec)
 
 
 def in_order_of(spec: Spec, order: list[int]) -> BlockSparse:

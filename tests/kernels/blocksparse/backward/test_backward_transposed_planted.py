@@ -16,17 +16,18 @@ from backward_problems import Spec, errors
 from covering import covering, daily, nightly_unless
 from cutlass import Int32, cute
 from transposed_backward import ARCH, loaded, run, variant
-from transposed_specs import SPECS
+from transposed_specs import ORDERED_RUNS, SPECS
 
 from fuzz.devices.emulator import Emulator
 from fuzz.devices.emulator.config import ALL_CHECKS
-from kernels.blocksparse.backward.mainloop_mma import wait
+from kernels.blocksparse.backward.mainloop_mma import release, wait
 from kernels.blocksparse.backward.tiling import HALF
 from kernels.blocksparse.backward.transposed import (
     dq_warps,
     kernel,
     loads,
     mainloop,
+    runs_dq_warps,
     tile_scheduler,
     turns,
 )
@@ -139,6 +140,59 @@ def test_planted_bugs_of_two_buffers_of_dq_are_seen(bug, monkeypatch):
         seen = SimpleNamespace(**vars(turns) | other) if name == "turns" else other
         monkeypatch.setattr(where, name, seen)
     *_, reports = changed(SPECS["two buffers of dQ, tiles of 64 queries, packed"], resident_ctas=3)
+    assert any(said.startswith(kind) for said in said_of(reports)), said_of(reports)
+
+
+@cute.jit
+def _never_acquire(w, entry, part, released) -> None:
+    cute.arch.sync_warp()
+
+
+@cute.jit
+def _hand_on_when_read(w, entry, part, following, following_part, follows) -> None:
+    cute.arch.cp_async_bulk_wait_group(0, read=True)
+    if cute.arch.lane_idx() == 0:
+        block, of_tile = runs_dq_warps.block_of(w, entry, part), runs_dq_warps.semaphore_part(w, entry, part)
+        release(w, block, of_tile)
+    cute.arch.sync_warp()
+    if follows:
+        runs_dq_warps.acquire(w, following, following_part, cutlass.Boolean(False))
+
+
+def _of_first_step(w, entry, part) -> Int32:
+    return Int32(0)
+
+
+@cute.jit
+def _window_at_once(w, entry) -> None:
+    pass
+
+
+# bug → (what the emulated GPU says; where the bug is; other functions there, "turns": as that module sees turns.py)
+OF_TURNS = {
+    "a step is added before it is acquired": ("race", runs_dq_warps, {"acquire": _never_acquire}),
+    "a step is released when it has been read": (
+        ("race", "unordered_adds"),
+        runs_dq_warps,
+        {"hand_on": _hand_on_when_read},
+    ),
+    "the steps that begin in a tile have one semaphore": (
+        "deadlock",
+        runs_dq_warps,
+        {"semaphore_part": _of_first_step},
+    ),
+    "all steps are the first dQ warp's": ("deadlock", mainloop, {"turns": {"turn_of": _the_first}}),
+    "a window is read before it is written": ("race", runs_dq_warps, {"turns": {"await_window": _window_at_once}}),
+}
+
+
+@pytest.mark.parametrize("bug", daily(list(OF_TURNS), list(OF_TURNS)[:1]))
+def test_planted_bugs_of_ordered_runs_are_seen(bug, monkeypatch):
+    kind, where, others = OF_TURNS[bug]
+    for name, other in others.items():
+        seen = SimpleNamespace(**vars(turns) | other) if name == "turns" else other
+        monkeypatch.setattr(where, name, seen)
+    *_, reports = changed(ORDERED_RUNS["runs of tiles, ordered, three windows of pieces"], resident_ctas=3)
     assert any(said.startswith(kind) for said in said_of(reports)), said_of(reports)
 
 
@@ -305,6 +359,18 @@ def test_planted_bugs_are_seen_with_runs(name):
     problem, out, reports = run(spec, MUTANTS[name].injection.backward, warp_schedule="random", seed=3)
     ended = all(r.status == "finished" and not r.findings for r in reports)
     assert not ended or max(errors(problem, out).values()) > 1
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", [*(name for name in bugs() if ORDER & replaced_by(name)), "lock_is_n_block"])
+def test_planted_bugs_of_ordered_adds_are_seen_with_runs(name):
+    """The lock of lock_is_n_block is the right one where every tile of keys adds, and tiles are launched in order."""
+    injection = MUTANTS[name].injection.backward
+    spec = ORDERED_RUNS["runs of tiles, ordered"]
+    problem, out, reports = run(spec, injection, resident_ctas=9, warp_schedule="random", seed=3)
+    ended = all(r.status == "finished" and not r.findings for r in reports)
+    right = ended and max(errors(problem, out).values()) <= 1
+    assert right == (name == "lock_is_n_block")
 
 
 def test_a_dq_warp_that_waits_forever_is_named():

@@ -44,12 +44,14 @@ def tiling_of(dim, mask, deterministic, **more):
     return choose_tiling(variant(dim, mask, deterministic=deterministic, **more), ARCH)
 
 
-def test_atomic_adds_alone_have_runs():
+def test_ordered_adds_have_runs_without_a_mask_where_asked_for():
+    assert tiling_of(128, "none", True, tuning=WITH_RUNS).runs
     for mask in MASKS:
         assert tiling_of(128, mask, False).runs == (mask in ("band", "intervals"))
         assert tiling_of(128, mask, False, tuning=WITH_RUNS).runs and not tiling_of(128, mask, True).runs
-        with pytest.raises(ValueError, match=r"^variant\.tuning has transposed"):
-            tiling_of(128, mask, True, tuning=WITH_RUNS)
+        if mask != "none":
+            with pytest.raises(ValueError, match=r"^variant\.tuning has transposed"):
+                tiling_of(128, mask, True, tuning=WITH_RUNS)
         assert not any(tiling_of(64, mask, deterministic).runs for deterministic in (False, True))
 
 
@@ -82,9 +84,11 @@ def test_the_launcher_knows_full_masks():
 
     full = dense(512, 512)
     assert tuning(128, False, full) == (*WITH_RUNS, ("splits", 1))
-    assert tuning(128, True, full) == tuning(64, False, full) == tuning(64, True, full) == ()
+    assert tuning(128, True, full, keys=512) == WITH_RUNS
+    assert tuning(128, True, full) == tuning(64, False, full) == tuning(64, True, full, keys=512) == ()
+    assert tuning(128, True, dense(512, 500), keys=500) == ()  # the last tile of keys has other steps
     assert tuning(128, False, full, softcap=1.0) == ()
     for blocks in (full, causal(512, 512)):  # steps of 128 queries would spill what a soft cap needs
         assert tuning(64, True, blocks, softcap=1.0) == tuning(64, False, blocks, softcap=1.0) == (("step_m", 64),)
     listed = replace(full, schedule=Schedule("ascending"))
-    assert tuning(128, True, listed) == tuning(64, True, listed) == ()
+    assert tuning(128, True, listed, keys=512) == tuning(64, True, listed, keys=512) == ()
