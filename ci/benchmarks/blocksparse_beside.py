@@ -12,7 +12,7 @@ causal masks, and for random blocks `cudnn.BSA` where that imports; FlashInfer i
 forward alone, which takes up to 64 blocks of 64 × 64 a row.
 
 Each row is a process of its own, so that compiling runs side by side; only measuring is exclusive. Times are device
-times of whole calls, measured in turn, the least of six medians (blocksparse_entry.py); 'rounds' has all of them.
+times of whole calls, measured in turn, the least of six medians or more (blocksparse_entry.py); 'rounds' has them.
 'difference' is the relative one of ours from FlashAttention-4's. TFLOP/s count 4 · dim operations of a kept pair
 forward, and 10 backward.
 Exits with 1 where a row failed or differs.

@@ -43,6 +43,7 @@ from kernels.blocksparse.compile import runtime  # noqa: E402
 from kernels.blocksparse.launch import backward as launch_backward  # noqa: E402
 from kernels.blocksparse.launch import concurrency  # noqa: E402
 from kernels.blocksparse.launch import forward as launch  # noqa: E402
+from kernels.blocksparse.launch.backward_tuning import tuning_of_full  # noqa: E402
 from kernels.blocksparse.lists.halves import halve_keys  # noqa: E402
 from kernels.blocksparse.lists.types import BlockSparse  # noqa: E402
 from kernels.blocksparse.planner.planner import least_blocking  # noqa: E402
@@ -261,8 +262,8 @@ def builds(rows: list[Row]) -> list[Variant]:
         kind = "band" if row.mask in ("causal", "window") else "none"
         dim, tile_n = row.dim, 64 if row.dim > 128 else 128
         variants = [Variant("forward", "bfloat16", dim, 128, 128, kind), Variant("preprocess", "bfloat16", dim, 128)]
-        tuning = launch_backward.tuning_of_full(dim, False) if row.mask == "full" else ()
-        for ordered, of in ((False, tuning), (True, ())):
+        for ordered in (False, True):
+            of = tuning_of_full(dim, ordered) if row.mask == "full" else ()
             variants.append(Variant("backward", "bfloat16", dim, 128, tile_n, kind, ordered, False, "wgmma", of))
         variants.append(Variant("postprocess", "bfloat16", dim, 128, tile_n, products="wgmma"))
         found |= dict.fromkeys(variants)

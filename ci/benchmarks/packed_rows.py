@@ -8,8 +8,8 @@ whose logarithms are uniform, "one long" one of 16,384 and 128 of 128. Masks are
 and blocks at random. Ways are forward, and backward with atomic and with ordered adds ("deterministic"); "by length"
 launches the tiles that the sequences have, from the longest sequence, "all tiles" as many for each sequence as the
 longest one has; "planned" are blocks at random under the order of `least_blocking`. All ways of a row are measured in
-turn, the least of three medians of device times of whole calls (blocksparse_entry.py). TFLOP/s count 4 · dim operations
-of a kept pair forward, and 10 backward. Exits with 1 where gradients of two ways differ.
+turn, the least of three medians or more of device times of whole calls (blocksparse_entry.py). TFLOP/s count 4 · dim
+operations of a kept pair forward, and 10 backward. Exits with 1 where gradients of two ways differ.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from kernels.blocksparse.launch import backward as launch_backward
 from kernels.blocksparse.launch import forward as launch_forward
+from kernels.blocksparse.launch.backward_tuning import keys_of
 from kernels.blocksparse.launch.forward import Sequences
 from kernels.blocksparse.lists.types import BlockSparse
 from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant
@@ -125,7 +126,7 @@ class Plan(Launcher):
             products=self.products,
             float32=True,
             separate_dq=separate_dq,
-            keys=launch_backward.keys_of(where),
+            keys=keys_of(where),
         )
         self._note(*found)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from fuzz.core.case import Case
 from fuzz.targets.blocksparse import two_calls
 from kernels.blocksparse.lists import bands, from_mask, intervals, linear, ranges
-from kernels.blocksparse.lists.builder import dense
+from kernels.blocksparse.lists.builder import Align, dense
 from kernels.blocksparse.lists.halves import halve_keys
 from kernels.blocksparse.lists.schedule import ALIKE, ASCENDING, DESCENDING, Schedule, permutation
 from kernels.blocksparse.lists.types import Bits, BlockList, BlockLists, BlockSparse
@@ -161,7 +161,7 @@ def _built(p: AnyProblem, options: Mapping[str, str | int | bool], tiles: dict[s
     if options["mask"] == "none":
         return dense(p.lengths_q, p.lengths_k, device="cpu", **tiles)
     if options["mask"] == "band":
-        left, right, align = _band(p)
+        left, right, align = sides_of_band(p)
         return bands.band(p.lengths_q, p.lengths_k, left=left, right=right, align=align, device="cpu", **tiles)
     if options["mask"] == "intervals":
         return _from_intervals(p, str(options["source"]), **tiles)
@@ -303,7 +303,8 @@ def laid_out(blocks: BlockSparse, layout: str) -> BlockSparse:
     )
 
 
-def _band(problem: AnyProblem):
+def sides_of_band(problem: AnyProblem) -> tuple[int | None, int | None, Align]:
+    """(left, right, align) of a causal mask or a window, as `bands.band` takes them."""
     match problem.mask:
         case Causal(align):
             return None, 0, align

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fuzz.core.case import Case
-from fuzz.targets.blocksparse.block_lists import options_of
+from fuzz.targets.blocksparse.block_lists import options_of, sides_of_band
 from kernels.blocksparse.lists.types import BlockSparse, SequenceOrder
 from kernels.blocksparse.spec.variant import PAIR_KEYS
 from oracles import block_lists, dq_visits
@@ -20,11 +20,13 @@ def shapes_of(case: Case) -> tuple[Tensor, BlockSparse, dict[str, str | int | bo
     functions choose variants by."""
     from kernels.blocksparse.lists.builder import dense
     from kernels.blocksparse.lists.schedule import ALIKE, ASCENDING
-    from kernels.blocksparse.lists.types import Band, Bits, Intervals
+    from kernels.blocksparse.lists.types import OPEN, Band, Bits, Intervals
 
     p, options = case.problem, options_of(case)
     none: Any = None
-    masks: dict[str, Any] = {"bits": Bits(none, none), "intervals": Intervals(none), "band": Band(0, 0, none)}
+    left, right, _ = sides_of_band(p)
+    band = Band(OPEN if left is None else left, OPEN if right is None else right, none)
+    masks: dict[str, Any] = {"bits": Bits(none, none), "intervals": Intervals(none), "band": band}
     mask = masks.get(str(options["mask"]))
     schedule = ALIKE if (options["mask"], options["schedule"]) == ("none", "ascending") else ASCENDING
     rows = (1,) if p.layout == "packed" else (1, 1)

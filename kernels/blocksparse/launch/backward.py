@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from kernels.blocksparse.compile.runtime import arch_of, launch
+from kernels.blocksparse.launch.backward_tuning import Tuning, backward_tuning, has_ordered_runs, keys_of
 from kernels.blocksparse.launch.by_length import (
     order_of_keys,
     order_of_partials,
@@ -68,7 +69,6 @@ from kernels.blocksparse.spec.variant import (
     semaphores_of_tile,
 )
 
-CAPPED = (("step_m", 64),)  # at head dim 64 with a soft cap: registers of steps of 128 queries would be spilled
 SCHEDULES = {"ascending": 0, "descending": 1, "permutation": 2}
 
 
@@ -160,7 +160,7 @@ def backward(
     separate_dq: bool = False,
     injection: Injection = NO_INJECTION,
     host: HostInjection = NO_HOST_INJECTION,
-    tuning: tuple[tuple[str, int], ...] = (),
+    tuning: Tuning = (),
     products: str | None = None,
     workspace: Workspace | None = None,
 ) -> None:
@@ -202,7 +202,7 @@ def backward_variants(
     blocks: BlockSparse,
     softcap: float | None = None,
     deterministic: bool = False,
-    tuning: tuple[tuple[str, int], ...] = (),
+    tuning: Tuning = (),
     products: str | None = None,
     float32: bool = False,
     separate_dq: bool = False,
@@ -219,18 +219,25 @@ def backward_variants(
             f"separate_dq: needs products 'wgmma', tile_m 128 and a head dim that the backward kernel has wgmma for, "
             f"got {products!r}, tiles {blocks.tile_m} x {blocks.tile_n} and head dim {q.shape[-1]}"
         )
+    padded, tiles, ordered = padded_dim(q.shape[-1]), (blocks.tile_m, blocks.tile_n), deterministic and not separate_dq
+    products = "mma" if float32 and products == "tcgen05" else products
+    products = backward_products(products, tiles[1], padded, tiles[0])
+    of_dq = tuple((key.removeprefix("dq_"), value) for key, value in tuning if key.startswith("dq_"))
+    tuning = tuple((key, value) for key, value in tuning if not key.startswith("dq_"))
+    if products == "wgmma" and not tuning and not (separate_dq and softcap):
+        tuning = backward_tuning(blocks, padded, softcap is not None, ordered, keys)
     return _variants(
-        q.dtype,
-        q.shape[-1],
-        (blocks.tile_m, blocks.tile_n),
+        str(q.dtype).removeprefix("torch."),
+        padded,
+        tiles,
         mask_kind(blocks.mask),
         softcap is not None,
-        deterministic,
+        ordered,
         tuning,
+        of_dq,
         products,
         float32,
         separate_dq,
-        has_ordered_runs(blocks, keys) if deterministic and not separate_dq else blocks.schedule.alike,
     )
 
 
@@ -258,61 +265,25 @@ def may_separate_dq(q: Tensor, tile_m: int, tile_n: int, products: str | None = 
 
 @lru_cache
 def _variants(
-    dtype: torch.dtype,
+    dtype: str,
     dim: int,
     tiles: tuple[int, int],
     mask: str,
     softcap: bool,
-    deterministic: bool,
-    tuning: tuple[tuple[str, int], ...],
+    ordered: bool,
+    tuning: Tuning,
+    of_dq: Tuning,
     products: str,
     float32: bool,
     separate_dq: bool,
-    in_runs: bool,
 ) -> tuple[Variant, ...]:
-    name, padded = str(dtype).removeprefix("torch."), padded_dim(dim)
-    products = "mma" if float32 and products == "tcgen05" else products
-    products = backward_products(products, tiles[1], padded, tiles[0])
-    of_dq = tuple((key.removeprefix("dq_"), value) for key, value in tuning if key.startswith("dq_"))
-    tuning = tuple((key, value) for key, value in tuning if not key.startswith("dq_"))
-    before = Variant("preprocess", name, padded, tile_m=tiles[0], separate_dq=separate_dq)
-    dq = [Variant("dq", name, padded, *tiles, mask, False, softcap, "wgmma", of_dq, float32)] if separate_dq else []
-    ordered = deterministic and not separate_dq
-    if softcap and not (tuning or separate_dq) and (products, padded, tiles) == ("wgmma", 64, (128, 128)):
-        tuning = CAPPED
-    of_main = tuning
-    if in_runs and not tuning and is_full(products, mask, tiles):
-        of_main = tuning_of_full(padded, softcap, ordered)
-    main = Variant("backward", name, padded, *tiles, mask, ordered, softcap, products, of_main, float32, separate_dq)
-    tuning = tuple((key, value) for key, value in tuning if key not in ("runs", "delays", "stages_dq", "splits"))
+    before = Variant("preprocess", dtype, dim, tile_m=tiles[0], separate_dq=separate_dq)
+    dq = [Variant("dq", dtype, dim, *tiles, mask, False, softcap, "wgmma", of_dq, float32)] if separate_dq else []
+    main = Variant("backward", dtype, dim, *tiles, mask, ordered, softcap, products, tuning, float32, separate_dq)
+    of_after = tuple((key, value) for key, value in tuning if key not in ("runs", "delays", "stages_dq", "splits"))
     of_cta = (tiles[0], min(tiles[1], PAIR_KEYS // 2))
-    after = Variant("postprocess", name, padded, *of_cta, products=products, tuning=tuning, float32=float32)
+    after = Variant("postprocess", dtype, dim, *of_cta, products=products, tuning=of_after, float32=float32)
     return before, *dq, main, after
-
-
-def is_full(products: str, mask: str, tiles: tuple[int, int]) -> bool:
-    """True where rows that are alike are those of a full mask, for a kernel that `tuning_of_full` is for."""
-    return (products, mask, tiles) == ("wgmma", "none", (128, 128))
-
-
-def has_ordered_runs(blocks: BlockSparse, keys: int | None) -> bool:
-    """True where every tile of keys has the same blocks, in the same order, and no tile of keys is cut off: then all of
-    them have the same steps, and ordered adds may have runs. keys: as for `backward_variants`."""
-    return blocks.schedule.alike and blocks.mask is None and keys is not None and keys % blocks.tile_n == 0
-
-
-def keys_of(sequences: Sequences) -> int | None:
-    """Keys of every sequence, where these are padded and no tensor says how long they are."""
-    return None if isinstance(sequences.k_length, Tensor) else sequences.k_length
-
-
-def tuning_of_full(padded: int, softcap: bool, ordered: bool) -> tuple[tuple[str, int], ...]:
-    """The tuning of the backward kernel for full masks, of a padded head dim: at 128 steps of 80 queries, and with
-    atomic adds tiles that may be split. Blocks at random, which are the same variant but for that, are slower with it:
-    docs/performance/log.md."""
-    if padded != 128 or softcap:
-        return ()
-    return (("runs", 1),) if ordered else (("runs", 1), ("splits", 1))
 
 
 def make_workspace(
@@ -374,7 +345,7 @@ def backward_launches(
     softcap: float | None = None,
     deterministic: bool = False,
     pairs: int | None = None,
-    tuning: tuple[tuple[str, int], ...] = (),
+    tuning: Tuning = (),
     products: str | None = None,
 ) -> list[tuple[Variant, Values]]:
     """The kernels to launch, in order, each with its values by name; without those that have nothing to do."""

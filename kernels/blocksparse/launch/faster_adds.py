@@ -1,39 +1,43 @@
 """Which adds to dQ take less time, for callers who leave it open: ordered ones, for short rows on Hopper.
 
 Ordered adds wait for semaphores. But nothing is zeroed before them, as the first one of a tile stores (NOTE [first add]
-of backward/dq_accumulator.py), which saves the more the fewer blocks a tile of dQ has; and at head dim 128 they take
-steps of 64 queries, where atomic ones take steps of 80 for rows that are long enough. Measured on an H200 with 256 to
-8,192 tokens: ci/results/short_rows_h200.json.
+of backward/dq_accumulator.py), which saves the more the fewer blocks a tile of dQ has. Measured on an H200 with 256 to
+8,192 tokens, ci/results/short_rows_h200.json; with windows of 128 to 2,048 keys, ci/results/narrow_windows_h200.json.
 """
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from kernels.blocksparse.launch.concurrency import has_longest_last
+from kernels.blocksparse.launch.backward_tuning import window_width
+from kernels.blocksparse.launch.concurrency import has_longest_last, is_descending
 from kernels.blocksparse.lists.types import BlockSparse
 from kernels.blocksparse.planner.group_split import SLOTS
 from kernels.blocksparse.spec.variant import LARGEST_DIM, backward_products, padded_dim
 
 LONGEST = 32  # tiles of queries: of causal masks, of launches that leave SMs idle at head dim 128, of others at 64
 MANY = {1: 16, 2: 4}  # likewise, of launches that fill them at 128, by query heads of a KV head, 2 for more as well
-FULL = 4  # likewise, of full masks whose query heads have a KV head each
+FULL = 8  # likewise, of full masks whose query heads have a KV head each
+WINDOW, PACKED_WINDOW = 512, 128  # keys of windows, likewise: of padded sequences, and of packed ones
 WAVES = {128: 4, 64: 3}  # head dim → of CTAs, were each for one query head, from which on a launch fills the SMs
 
 
 def ordered_adds_are_faster(q: Tensor, k: Tensor, blocks: BlockSparse, products: str) -> bool:
     """True where ordered adds take less time than atomic ones. q, k: rows by heads, as for launch.backward; products:
-    of the backward kernel. Packed sequences, whose last group is not reversed, and lists whose ranks would have to be
-    computed first have atomic adds."""
-    padded, tiles = padded_dim(q.shape[-1]), (blocks.tile_m, blocks.tile_n)
-    if q.dim() == 3 or blocks.order is None or blocks.backward is None:
-        return False
-    if tiles != (128, 128) or padded not in WAVES:
+    of the backward kernel. Lists whose ranks would have to be computed first have atomic adds, and packed sequences
+    but for windows, as no group of theirs is reversed."""
+    padded, tiles, group = padded_dim(q.shape[-1]), (blocks.tile_m, blocks.tile_n), q.shape[-2] // k.shape[-2]
+    if blocks.order is None or blocks.backward is None or tiles != (128, 128) or padded not in WAVES:
         return False
     if backward_products(products, blocks.tile_n, padded, blocks.tile_m) != "wgmma":
         return False
-    fills = q.shape[0] * q.shape[-2] * blocks.backward.rows >= WAVES[padded] * SLOTS
-    return blocks.m_blocks <= _longest(blocks, padded, q.shape[-2] // k.shape[-2], fills)
+    packed = q.dim() == 3
+    rows = k.shape[0] // blocks.tile_n if packed else q.shape[0] * blocks.backward.rows
+    fills = rows * q.shape[-2] >= WAVES[padded] * SLOTS
+    if (width := window_width(blocks.mask)) is not None:
+        narrow = width <= (PACKED_WINDOW if packed else WINDOW)
+        return narrow and fills and is_descending(blocks) and (padded, group) == (LARGEST_DIM[128], 1)
+    return not packed and blocks.m_blocks <= _longest(blocks, padded, group, fills)
 
 
 def _longest(blocks: BlockSparse, padded: int, group: int, fills: bool) -> int:

@@ -53,8 +53,9 @@ def test_a_thousand_cases_need_tens_of_kernels_that_cover_every_choice() -> None
     builds = [json.loads(build.options) for build in plan(wanted, "sm_90a").builds]
     kinds = Counter(one["kind"] for one in builds)
     attention = kinds["forward"] + kinds["backward"]
-    # full masks have up to three forward kernels at a dim: of single CTAs, in clusters, and with tiles that are split
-    assert attention < 97 and len(builds) - attention < attention / 2, kinds
+    # full masks have up to three forward kernels at a dim: of single CTAs, in clusters, and with tiles that are split.
+    # At head dim 128 bands have two backward kernels with atomic adds, by their width, full masks two with ordered ones
+    assert attention < 100 and len(builds) - attention < attention / 2, kinds
     forward = [one for one in builds if one["kind"] == "forward"]
     for field, values in (
         ("dim_padded", 7),

@@ -13,7 +13,7 @@ from transposed_backward import ARCH, WITH_RUNS, variant
 from kernels.blocksparse.backward.tiling import SHARED_MEMORY, choose_tiling
 from kernels.blocksparse.compile.build import build
 from kernels.blocksparse.launch.backward import backward_variants
-from kernels.blocksparse.lists.bands import causal
+from kernels.blocksparse.lists.bands import causal, window
 from kernels.blocksparse.lists.builder import dense
 from kernels.blocksparse.lists.schedule import Schedule
 from kernels.blocksparse.spec.variant import MASKS
@@ -92,3 +92,16 @@ def test_the_launcher_knows_full_masks():
         assert tuning(64, True, blocks, softcap=1.0) == tuning(64, False, blocks, softcap=1.0) == (("step_m", 64),)
     listed = replace(full, schedule=Schedule("ascending"))
     assert tuning(128, True, listed, keys=512) == tuning(64, True, listed, keys=512) == ()
+
+
+def test_the_launcher_knows_narrow_windows():
+    """With atomic adds, up to 1,024 keys: no runs, and dQ of the step before."""
+
+    def tuning(dim, blocks, **more):
+        q = torch.empty(1, 2048, 2, dim, dtype=torch.bfloat16, device="meta")
+        return backward_variants(q, blocks, products="wgmma", **more)[1].tuning
+
+    narrow, wide = (window(2048, 2048, left=keys - 1) for keys in (1024, 1025))
+    assert tuning(128, narrow) == (("delays", 1), ("runs", 0)) and tuning(128, wide) == ()
+    assert tuning(64, narrow) == tuning(128, narrow, deterministic=True) == tuning(128, narrow, softcap=1.0) == ()
+    assert tuning(128, causal(2048, 2048)) == tuning(128, window(2048, 2048, left=9, tile_m=64)) == ()

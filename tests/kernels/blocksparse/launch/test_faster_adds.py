@@ -51,11 +51,21 @@ def test_short_rows_of_causal_masks_have_ordered_adds(tokens, batch, heads_kv, d
     assert not ordered(blocks, tokens, batch, heads_kv, dim, "mma")
 
 
-def test_shorter_ones_of_full_masks_and_none_of_others():
-    full, longer = (dense([tokens] * 32, [tokens] * 32) for tokens in (512, 640))
-    assert ordered(full, 512, 32) and not ordered(longer, 640, 32) and not ordered(dense(512, 512), 512, 1)
-    assert not ordered(full, 512, 32, heads_kv=2) and not ordered(full, 512, 32, dim=64)
-    assert not ordered(window(512, 512, left=200), 512, 1)
+def test_shorter_ones_of_full_masks():
+    full, longer = (dense([tokens] * 32, [tokens] * 32) for tokens in (1024, 1152))
+    assert ordered(full, 1024, 32) and not ordered(longer, 1152, 32) and not ordered(dense(512, 512), 512, 1)
+    assert not ordered(full, 1024, 32, heads_kv=2) and not ordered(full, 1024, 32, dim=64)
+
+
+def test_narrow_windows_have_ordered_adds_where_launches_fill_the_multiprocessors():
+    narrow, wide = (window(8192, 8192, left=keys - 1) for keys in (512, 513))
+    assert ordered(narrow, 8192, 2) and not ordered(wide, 8192, 2) and not ordered(window(512, 512, left=100), 512, 1)
+    assert not ordered(narrow, 8192, 2, heads_kv=2) and not ordered(narrow, 8192, 2, dim=64)
+    lengths = [5000, 3000, 384]
+    for keys, expected in ((128, True), (129, False)):
+        q = rows(sum(lengths), 1, 16, 128)[0]
+        assert ordered_adds_are_faster(q, q, window(lengths, lengths, left=keys - 1), "wgmma") == expected
+    assert not ordered(window(8192, 8192, left=511, schedule=Schedule("ascending")), 8192, 2)
 
 
 def test_lists_without_ranks_or_with_another_schedule_have_atomic_adds():

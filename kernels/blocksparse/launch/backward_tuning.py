@@ -1,0 +1,61 @@
+"""The tuning of Hopper's backward kernel for a problem, where the caller gives none: which of its main loops runs.
+
+From shapes and lists alone; nothing here looks at values on the device. Measured on an H200: docs/performance/log.md.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from kernels.blocksparse.launch.forward import Sequences
+from kernels.blocksparse.lists.types import OPEN, Band, BlockMask, BlockSparse
+
+Tuning = tuple[tuple[str, int], ...]
+
+CAPPED: Tuning = (("step_m", 64),)  # at head dim 64 with a soft cap: steps of 128 queries would spill registers
+NARROW = 1024  # keys of a window: of wider ones runs of tiles in steps of 80 queries are faster
+
+
+def backward_tuning(blocks: BlockSparse, padded: int, softcap: bool, ordered: bool, keys: int | None) -> Tuning:
+    """The tuning of a kernel by wgmma. padded: head dim; ordered: adds to dQ are; keys: as `keys_of` says."""
+    if (blocks.tile_m, blocks.tile_n) != (128, 128):
+        return ()
+    if softcap:
+        return CAPPED if padded == 64 else ()
+    if padded != 128:
+        return ()
+    if blocks.mask is None:
+        return tuning_of_full(padded, ordered) if has_runs(blocks, ordered, keys) else ()
+    width = window_width(blocks.mask)
+    return (("delays", 1), ("runs", 0)) if width is not None and width <= NARROW and not ordered else ()
+
+
+def tuning_of_full(padded: int, ordered: bool) -> Tuning:
+    """The tuning for full masks without a soft cap, of a padded head dim: at 128 steps of 80 queries, and with atomic
+    adds tiles that may be split. Blocks at random, which are the same variant but for that, are slower with it."""
+    if padded != 128:
+        return ()
+    return (("runs", 1),) if ordered else (("runs", 1), ("splits", 1))
+
+
+def has_runs(blocks: BlockSparse, ordered: bool, keys: int | None) -> bool:
+    """True where rows that are alike are those of a full mask, and where adds are ordered `has_ordered_runs`."""
+    return has_ordered_runs(blocks, keys) if ordered else blocks.schedule.alike
+
+
+def has_ordered_runs(blocks: BlockSparse, keys: int | None) -> bool:
+    """True where every tile of keys has the same blocks, in the same order, and no tile of keys is cut off: then all of
+    them have the same steps, and ordered adds may have runs. keys: as `keys_of` says."""
+    return blocks.schedule.alike and blocks.mask is None and keys is not None and keys % blocks.tile_n == 0
+
+
+def keys_of(sequences: Sequences) -> int | None:
+    """Keys of every sequence, where these are padded and no tensor says how long they are."""
+    return None if isinstance(sequences.k_length, Tensor) else sequences.k_length
+
+
+def window_width(mask: BlockMask) -> int | None:
+    """Keys that a query sees of a window; None for other masks."""
+    if not isinstance(mask, Band) or OPEN in (mask.left, mask.right):
+        return None
+    return mask.left + mask.right + 1
