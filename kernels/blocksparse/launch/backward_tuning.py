@@ -44,7 +44,7 @@ def has_runs(blocks: BlockSparse, ordered: bool, keys: int | None) -> bool:
 
 
 def has_ordered_runs(blocks: BlockSparse, keys: int | None) -> bool:
-    """True where every tile of keys has the same blocks, in the same order, and no tile of keys is cut off: then all of
+    """True where all tiles of keys that have blocks have the same, in the same order, and none is cut off: then all of
     them have the same steps, and ordered adds may have runs. keys: as `keys_of` says."""
     return blocks.schedule.alike and blocks.mask is None and keys is not None and keys % blocks.tile_n == 0
 

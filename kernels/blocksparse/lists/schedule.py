@@ -26,8 +26,8 @@ class Schedule:
                  (NOTE [reversed groups] of backward/tile_iterator.py)
     group_split  units of each KV head where adds are ordered (NOTE [group split] of group_split.py), as a computed
                  order was made for; None: `group_split_of` of the launcher
-    alike        every row of the backward lists has the same blocks, in the same order: a CTA that starts after another
-                 stays behind it, and so waits little with few concurrent pairs. Kernels rely on it
+    alike        every row of the backward lists that has blocks has the same ones, in the same order: a CTA that starts
+                 after another stays behind it, and so waits little with few concurrent pairs. Kernels rely on it
     own_first    of a permutation: each sequence's own blocks come before those past its end, which NOTE [sequences by
                  length] of lpt.py needs
     """

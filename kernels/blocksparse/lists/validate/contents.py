@@ -29,9 +29,9 @@ def check_contents(blocks: BlockSparse, sizes: Sizes) -> None:
     Rows within the index tensor and not shared, none for blocks past a sequence's end; entries in range, none twice,
     none both partial and full; backward lists the transpose of forward lists; slots in range and the same both ways; a
     permutation that is one; ranks that are those of the schedule; rows that ascend where they are merged, and are alike
-    where forward lists say so. A list for all sequences must fit the shortest. Where the mask is computed (Intervals,
-    Band), backward lists may have full blocks as partial ones (transpose.in_one_list). Without any sequence nothing is
-    read, here and by the kernels.
+    where forward lists or the schedule say so. A list for all sequences must fit the shortest. Where the mask is
+    computed (Intervals, Band), backward lists may have full blocks as partial ones (transpose.in_one_list). Without any
+    sequence nothing is read, here and by the kernels.
     """
     if not sizes.batch:
         return
@@ -60,12 +60,12 @@ def check_contents(blocks: BlockSparse, sizes: Sizes) -> None:
     if isinstance(blocks.mask, Bits):
         slots = _check_slots(blocks.mask.slot, blocks.forward.partial, blocks.mask.words, "blocks.mask.slot")
     if blocks.forward.alike:
-        _check_alike(blocks.forward, rows, "blocks.forward", "blocks.forward.alike")
+        _check_alike(blocks.forward, rows, "blocks.forward", "blocks.forward.alike", may_be_empty=False)
     if blocks.backward is None:
         return
     backward = _check_entries(blocks.backward, "blocks.backward", cols, rows, "m_block")
     if blocks.schedule.alike:
-        _check_alike(blocks.backward, cols, "blocks.backward", "blocks.schedule.alike")
+        _check_alike(blocks.backward, cols, "blocks.backward", "blocks.schedule.alike", may_be_empty=True)
     m_blocks, n_blocks = blocks.forward.rows, blocks.backward.rows
     if isinstance(blocks.mask, Intervals | Band):
         forward = _moved_to_partial(forward, backward, m_blocks, n_blocks)
@@ -227,16 +227,22 @@ def _check_ascending(backward: tuple[_Listed, _Listed]) -> None:
             )
 
 
-def _check_alike(lists: BlockLists, rows: Tensor, name: str, promise: str) -> None:
-    """rows: blocks of each sequence, int64 (batch,). promise: what says that they are alike."""
+def _check_alike(lists: BlockLists, rows: Tensor, name: str, promise: str, *, may_be_empty: bool) -> None:
+    """rows: blocks of each sequence, int64 (batch,). promise: what says that rows are alike; may_be_empty: but for
+    those without blocks of either kind."""
+    either = lists.partial.count + lists.full.count
+    of_list = rows.min().view(1) if lists.partial.batch == 1 else rows
+    there = torch.arange(lists.rows, device=either.device) < of_list.view(-1, 1, 1)
+    there = there & (either > 0) if may_be_empty else there.expand_as(either)
+    if not lists.rows:
+        return
+    first = there.to(torch.int8).argmax(-1, keepdim=True)  # of each (sequence, head)
     for kind in ("partial", "full"):
         one: BlockList = getattr(lists, kind)
-        of_list = rows.min().view(1) if one.batch == 1 else rows
-        there = torch.arange(one.rows, device=one.count.device) < of_list.view(-1, 1, 1)
-        differs = (there & (one.count != one.count[..., :1])).flatten()
+        differs = (there & (one.count != one.count.gather(-1, first))).flatten()
         e = entries(one)
         row, place = e.row[e.valid], e.place[e.valid]
-        of_first = place - (one.begin - one.begin[..., :1]).flatten()[row]
+        of_first = place - (one.begin - one.begin.gather(-1, first)).flatten()[row]
         differs[row[one.index[place] != one.index[of_first.clamp(0, max(one.capacity - 1, 0))]]] = True
         if bool(differs.any()):
             row_of = int(differs.nonzero()[0]) % one.rows

@@ -9,7 +9,7 @@ from kernels.blocksparse.lists.bands import band
 from kernels.blocksparse.lists.builder import dense
 from kernels.blocksparse.lists.from_mask import from_mask
 from kernels.blocksparse.lists.intervals import documents
-from kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, Schedule, permutation
+from kernels.blocksparse.lists.schedule import ALIKE, ASCENDING, DESCENDING, Schedule, permutation
 from kernels.blocksparse.lists.transpose import with_backward
 from kernels.blocksparse.lists.types import OPEN, Band, Bits, Intervals, WriteOrder
 from kernels.blocksparse.lists.validate.contents import check_contents
@@ -76,6 +76,28 @@ def test_rows_that_are_not_alike_are_refused(which):
     check(blocks, sizes, backward=True)
     with pytest.raises(ValueError, match=r"blocks\.forward\.full: .* row 3 differs"):
         check(replace(blocks, forward=replace(blocks.forward, alike=True)), sizes, backward=True)
+
+
+@pytest.mark.parametrize("which", ["none is left out", "a row without blocks", "count", "index", "kind"])
+def test_backward_rows_that_have_blocks_are_alike_where_the_schedule_says_so(which):
+    """As kernels rely on it: a row without blocks is not in their way, one of another kind of blocks is."""
+    keep = torch.ones(1, 1, 5, 6, dtype=torch.bool)
+    if which == "a row without blocks":
+        keep[0, 0, :, 0] = keep[0, 0, :, 3] = False
+    elif which == "count":
+        keep[0, 0, 2, 3] = False
+    elif which == "index":
+        keep[0, 0, 2], keep[0, 0, 2, 3], keep[0, 0, 4, 3] = False, True, False
+    mask = keep.repeat_interleave(64, 2).repeat_interleave(64, 3)
+    if which == "kind":
+        mask[..., 3 * 64] = False
+    blocks = with_order(replace(from_mask(mask, tile_m=64, tile_n=64), order=None), ALIKE)
+    sizes = Sizes(1, 4, 2, 320, 384)
+    if which in ("none is left out", "a row without blocks"):
+        check(blocks, sizes, backward=True)
+    else:
+        with pytest.raises(ValueError, match=r"^blocks\.backward\.(partial|full): .*schedule\.alike says, row 3"):
+            check(blocks, sizes, backward=True)
 
 
 def put(tensor, at, value):
