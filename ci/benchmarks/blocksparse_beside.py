@@ -184,7 +184,7 @@ def main() -> int:
     """Runs everything; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=240, help="in all")
-    parser.add_argument("--entry-seconds", type=float, default=150, help="of one row, compiling included")
+    parser.add_argument("--entry-seconds", type=float, default=400, help="of one row, waits for others included")
     parser.add_argument("--least", type=float, default=30, help="begin no row in the last so many seconds")
     parser.add_argument("--jobs", type=int, default=max(1, min(12, (os.cpu_count() or 2) - 3)))
     parser.add_argument("--only", nargs="*", help="rows whose name has one of these")
