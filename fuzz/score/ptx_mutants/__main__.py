@@ -29,6 +29,7 @@ def main() -> None:
     add = parser.add_argument
     add("--target", choices=TARGETS, default="blocksparse", help="whose kernels are changed (blocksparse)")
     add("--arch", choices=("sm_80", "sm_90a"), default=ARCH, help=f"of Triton's kernels ({ARCH})")
+    add("--only", default="", metavar="NAME", help="configurations whose name has this (all)")
     add("--count", type=int, default=300, help="mutants (300)")
     add("--seed", type=int, default=1, help="of the choice of mutants and cases (1)")
     add("--jobs", type=int, default=1, help="processes side by side (1)")
@@ -36,7 +37,10 @@ def main() -> None:
     add("--folder", type=Path, help="keeps results, to go on after a stop")
     add("--json", type=Path, help="where the score is written; one file may hold those of several targets")
     given = parser.parse_args()
-    score = run(given.count, given.seed, given.jobs, given.max_time, _told, given.folder, given.target, given.arch)
+    score = run(
+        *(given.count, given.seed, given.jobs, given.max_time, _told),
+        *(given.folder, given.target, given.arch, given.only),
+    )
     print(table(score))
     for line in score.clean_failures:
         print(f"left out: {line}")

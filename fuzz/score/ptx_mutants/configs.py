@@ -46,7 +46,9 @@ RUN = 640 + 127  # queries among which five whole tiles of 128 lie, for steps of
 _ORDERS = (1, 2, 3)  # seeds of the orders of CTAs and warps, for what depends on them
 _LONG = 35  # entries of a list of blocks that the kernels' pipelines do not hold at once
 _MANY = 4  # blocks of keys, which the kernels' loops have steps between the first and the last ones for
-_WIDE = 4 * 128 + 16  # keys of a window that whole tiles of queries see between others that see them in part
+# Keys of a window that whole tiles of queries see between others that see them in part; and more than NARROW ones of
+# launch/backward_tuning.py
+_WIDE = 9 * 128 + 16
 # Entries in four windows of 32, which Hopper's backward kernels hold two of. Of an odd number of tiles the last one is
 # half of a pair, and of so many there is an odd number of pairs.
 _WINDOWS = 97
@@ -78,9 +80,14 @@ class Config:
         return {name: getattr(self, name) for name in names}
 
     @property
-    def splits(self) -> bool:
-        """True if its kernels may split tiles, as those of a full mask do."""
+    def full(self) -> bool:
+        """True if its kernels are those of a full mask."""
         return self.mask == "none"
+
+    @property
+    def splits(self) -> bool:
+        """True if its kernels of both passes may split tiles, as those of a full mask do with atomic adds."""
+        return self.full and not self.deterministic
 
     def cases(self, count: int, seed: int) -> list[Case]:
         """See KernelConfig and `cases_of`."""
@@ -100,7 +107,8 @@ CONFIGS = (
 )
 # Hopper's: forward kernels with persistent CTAs and loads by TMA; backward kernels with dQ transposed, those of ordered
 # adds, and those with runs of 80 queries (full blocks without a softcap, at head dim 128). Those of a full mask run
-# forward in clusters, and split tiles in both passes (NOTE [split tiles] of common/split_tiles.py).
+# forward in clusters, and split tiles in both passes (NOTE [split tiles] of common/split_tiles.py); ordered adds have
+# a semaphore for each step of 80 there (NOTE [ordered runs] of backward/transposed/runs_dq_warps.py).
 WGMMA = (
     Config("bf16_d64_bits_ordered_wgmma", "bfloat16", (40, 64), False, 128, 128, "bits", True, "wgmma"),
     Config("fp16_d128_band_atomic_wgmma", "float16", (104, 128), False, 128, 128, "band", False, "wgmma"),
@@ -108,6 +116,7 @@ WGMMA = (
     Config("bf16_d128_intervals_ordered_wgmma", "bfloat16", (104, 128), False, 128, 128, "intervals", True, "wgmma"),
     Config("fp16_d64_intervals_atomic_wgmma", "float16", (40, 64), False, 64, 128, "intervals", False, "wgmma"),
     Config("bf16_d128_full_atomic_wgmma", "bfloat16", (104, 128), False, 128, 128, "none", False, "wgmma"),
+    Config("fp16_d128_full_ordered_wgmma", "float16", (104, 128), False, 128, 128, "none", True, "wgmma"),
 )
 
 
@@ -119,7 +128,7 @@ class _Narrowed(EmulatedBlockSparse):
         self._config = chosen
         self.session_size = _LARGE if chosen.products else _SIZE
         self.support = replace(self.support, dtypes=(chosen.dtype,), dim=(*chosen.dims, 8), softcap=chosen.softcap)
-        if chosen.splits:
+        if chosen.full:
             self.support = replace(self.support, layouts=("padded",), ragged=False, masks=frozenset({"full"}))
 
     def draw_cta_subset(self, draw: random.Random, repeats: int) -> None:
@@ -127,13 +136,12 @@ class _Narrowed(EmulatedBlockSparse):
 
     def native_masks(self, dtype: Dtype, dim: int) -> tuple[str, ...]:
         """See Target."""
-        return ("full",) if self._config.splits else super().native_masks(dtype, dim)
+        return ("full",) if self._config.full else super().native_masks(dtype, dim)
 
     def variants_for(self, problem: AnyProblem) -> tuple[dict[str, Any], ...]:
-        """The configuration's kernels, with everything that costs no compile. Of tiles that may be split all are alike:
-        they have one order."""
+        """The configuration's kernels, with everything that costs no compile. Those of a full mask have one order."""
         orders = ("in_order", "random", "starve_oldest", "one_first")
-        schedules = ("ascending",) if self._config.splits else SCHEDULES
+        schedules = ("ascending",) if self._config.full else SCHEDULES
         return tuple(
             self._config.options
             | {
@@ -150,8 +158,9 @@ class _Narrowed(EmulatedBlockSparse):
 
 def cases_of(chosen: Config, count: int, seed: int) -> list[Case]:
     """`count` different cases of the configuration, by turns of each `size`, as far as there are some among what a
-    session of that seed draws; of kernels by wgmma also of those of `made`. Of kernels that may split tiles by turns of
-    `_by_passes`, some with fewer heads than were drawn. Fewer begin with the same cases."""
+    session of that seed draws and that the configuration's kernels compute; of kernels by wgmma also of those of
+    `made`. Of kernels that may split tiles by turns of `_by_passes`, some with fewer heads than were drawn. Fewer begin
+    with the same cases."""
     target = _Narrowed(chosen)
     keys = {build.key for build in builds_of(chosen).values()}
     found: dict[str, Case] = {}
@@ -163,8 +172,8 @@ def cases_of(chosen: Config, count: int, seed: int) -> list[Case]:
             return
         if refusal(target, case) is None and bool(case.problem.softcap) == chosen.softcap:
             builds = target.builds(case, arch_without_gpu("emulator"))
-            assert all(build.key in keys for build in first_of_kinds(builds).values())
-            found.setdefault(case.id, case)
+            if all(build.key in keys for build in first_of_kinds(builds).values()):
+                found.setdefault(case.id, case)
 
     drawn = strategies.drawer(target, strategies.LARGE if chosen.products else strategies.SMALL, REPEATS)
     if chosen.products:
@@ -224,14 +233,25 @@ def made(chosen: Config) -> list[Case]:
     """Cases for kernels by wgmma of problems that no session without a GPU draws, or few."""
     if chosen.splits:
         return [_with_windows(chosen)]
+    if chosen.full:
+        return [_with_windows(chosen, keys=2 * chosen.tile_n), *(_with_runs(chosen, seed) for seed in _ORDERS)]
     alike = [_with_windows(chosen), _with_wide_window(chosen), _with_short_sequences(chosen)]
     by_head = chosen.mask != "band"
     return alike + [_with_empty_sequence(chosen, seed) for seed in _ORDERS if by_head]
 
 
-def _with_windows(chosen: Config) -> Case:
-    """A case with more windows of entries than a backward kernel by wgmma holds."""
-    return _of_few_keys(chosen, (_WINDOWS * chosen.tile_m - 3,), Full())
+def _with_windows(chosen: Config, keys: int | None = None) -> Case:
+    """A case with more windows of entries than a backward kernel by wgmma holds, of so many keys or of few."""
+    case = _of_few_keys(chosen, (_WINDOWS * chosen.tile_m - 3,), Full())
+    return case if keys is None else with_fields(case, problem=with_fields(case.problem, lengths_k=(keys,)))
+
+
+def _with_runs(chosen: Config, seed: int) -> Case:
+    """A case of a full mask with runs of tiles of queries, whole tiles and one that is cut off behind them, and more
+    tiles of keys than there are CTAs, of heads that share a KV head."""
+    case = _of_few_keys(chosen, (2 * RUN,), Full(), heads=2)
+    problem = with_fields(case.problem, lengths_k=((EMULATED + 1) * chosen.tile_n,))
+    return with_fields(case, problem=problem, variant=case.variant | {"slots": EMULATED, "seed": seed})
 
 
 def _with_wide_window(chosen: Config) -> Case:

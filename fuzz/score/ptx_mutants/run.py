@@ -17,7 +17,7 @@ from fuzz.score.ptx_mutants.equivalence import judged
 from fuzz.score.ptx_mutants.pool import Unchanged, results
 from fuzz.score.ptx_mutants.results import PtxMutant, PtxScore, Result, score
 from fuzz.score.ptx_mutants.sampling import sample
-from fuzz.score.ptx_mutants.survey import Survey, lists_of
+from fuzz.score.ptx_mutants.survey import KernelConfig, Survey, lists_of
 from fuzz.score.ptx_mutants.targets import configs
 
 RESULTS, SETTINGS = "machine.jsonl", "machine.json"
@@ -33,6 +33,7 @@ def run(
     folder: Path | None = None,
     target: str = "blocksparse",
     arch: str = ARCH,
+    only: str = "",
 ) -> PtxScore:
     """The score of the first `count` PTX mutants of `seed`, of a target's kernels on the emulated GPU. Each is tried,
     and looked at more closely where it was missed.
@@ -42,19 +43,22 @@ def run(
     folder    where results are kept, one JSON line each, the last of a mutant counts, and what the unchanged kernels
               do: what is there of the same target and seed is not run again; the kernels' PTX is there to be read
     arch      that Triton's kernels are compiled for
-    Raises ValueError for another target, and where the folder holds another one's results; CompileError,
-    WorkerError.
+    only      configurations whose name has this
+    Raises ValueError for another target or a name that none has, and where the folder holds another one's results;
+    CompileError, WorkerError.
     """
     ends = time.monotonic() + max_time if max_time else None
-    configs(target)
+    chosen = tuple(one for one in configs(target) if only in one.name)
+    if not chosen:
+        raise ValueError(f"only: must be in one of {', '.join(one.name for one in configs(target))}, got {only!r}")
     found = {one.id: one for one in _kept(folder, seed, target, arch)}
     with tempfile.TemporaryDirectory(prefix="attnfuzz-ptx-") as made:
         place = folder or Path(made)
-        failures = _survey(Survey(seed, place, arch), target, jobs, ends, progress)
+        failures = _survey(Survey(seed, place, arch), target, chosen, jobs, ends, progress)
         if ends is not None and time.monotonic() >= ends:
             return score([], count, seed, failures)
         survey = Survey(seed, place, arch)
-        kernels = {(one.name, kind): kernel for one in configs(target) for kind, kernel in one.kernels(survey).items()}
+        kernels = {(one.name, kind): kernel for one in chosen for kind, kernel in one.kernels(survey).items()}
         for (config, kind), kernel in kernels.items():
             path = place / "kernels" / f"{config}-{kind}.ptx"
             path.parent.mkdir(exist_ok=True)
@@ -102,12 +106,19 @@ def _arguable(result: Result, text_of: Callable[[PtxMutant], str]) -> bool:
     return result.status == "not_reached" or judged(best, text_of).status == "equivalent"
 
 
-def _survey(survey: Survey, target: str, jobs: int, ends: float | None, progress: Progress | None) -> tuple[str, ...]:
+def _survey(
+    survey: Survey,
+    target: str,
+    chosen: tuple[KernelConfig, ...],
+    jobs: int,
+    ends: float | None,
+    progress: Progress | None,
+) -> tuple[str, ...]:
     """Runs every case with the unchanged kernels; what failed."""
     tasks = [
         Unchanged(target, one.name, number)
         for number in range(lists_of(target).most)
-        for one in configs(target)
+        for one in chosen
         if number < len(survey.cases(one))
     ]
     failures = []

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fuzz.core.refusal import refusal
-from fuzz.score.ptx_mutants.configs import WGMMA, builds_of, cases_of, made, size, split_passes
+from fuzz.score.ptx_mutants.configs import RUN, WGMMA, builds_of, cases_of, made, size, split_passes
 from fuzz.targets.blocksparse.block_lists import blocks_of
 from fuzz.targets.blocksparse.devices import arch_without_gpu, toolchain_there
 from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.skipif(not toolchain_there(), reason="needs the toolchain"),
     pytest.mark.skipif(torch.cuda.is_available(), reason="the emulated target steps back where there is a GPU"),
 ]
-ORDERED, BAND, *_, INTERVALS, FULL = WGMMA
+ORDERED, BAND, *_, INTERVALS, FULL, FULL_ORDERED = WGMMA
 
 
 @pytest.mark.parametrize("chosen", WGMMA, ids=lambda one: one.name)
@@ -69,6 +69,16 @@ def test_kernels_of_a_full_mask_run_in_clusters_and_split_tiles():
     tuning = {kind: dict(json.loads(build.options)["tuning"]) for kind, build in builds_of(FULL).items()}
     assert tuning["forward"] == {"cluster": 2, "splits": 1} and tuning["backward"] == {"runs": 1, "splits": 1}
     assert [one for one in WGMMA if one.splits] == [FULL]
+    ordered = json.loads(builds_of(FULL_ORDERED)["backward"].options)
+    assert dict(ordered["tuning"]) == {"runs": 1} and ordered["deterministic"]
+
+
+@pytest.mark.nightly
+def test_full_masks_with_ordered_adds_have_runs_and_whole_tiles_of_keys():
+    cases = cases_of(FULL_ORDERED, 40, 3)
+    assert len(cases) == 40
+    assert all(case.problem.len_k % 128 == 0 for case in cases if case.problem.backward)
+    assert sum(case.problem.len_q >= RUN and case.problem.len_k > 128 for case in cases) >= 4
 
 
 @pytest.mark.nightly
