@@ -156,7 +156,7 @@ def _mask(draw: random.Random, length: int) -> tuple[Mask, str]:
     if kind == "causal":
         return Causal(draw.choice(("top_left", "bottom_right"))), draw.choice(("band", "intervals"))
     if kind == "window":
-        return Window(draw.randint(300, 1500), draw.choice((0, 0, 200)), "top_left"), "band"
+        return Window(draw.randint(300, 2400), draw.choice((0, 0, 200)), "top_left"), "band"
     bounds = sorted(draw.sample(range(1, length), draw.choice((1, 2))))
     return Documents(tuple(bounds)), "intervals"
 

@@ -15,7 +15,7 @@ block (n, m) waits until it equals the block's lock, adds, and releases it by ad
 order (`WriteOrder`), and CTAs take their places in launch order from a tile counter, so the oldest resident CTA never
 waits: it ends with any number of resident CTAs. A wrong lock, a missed release or a semaphore that is not zero hangs
 the kernel, or lets two adds of one tile race. Kernels of Hopper have several semaphores for each, for parts of an add:
-NOTE [ordered bulk adds] of transposed/dq_warps.py, NOTE [ordered adds of three warps] of by_gradient/dq_warps.py.
+NOTE [ordered bulk adds] of transposed/dq_warps.py, NOTE [ordered adds in turns] of by_gradient/dq_warps.py.
 
 NOTE [first add] Atomic adds start from zeros, which preprocess writes. With ordered ones nothing is zeroed: the first
 block of a tile, that of rank 0, stores, and the others, which wait for it, add. A tile that no block is added to is
