@@ -248,9 +248,11 @@ def _with_windows(chosen: Config, keys: int | None = None) -> Case:
 
 def _with_runs(chosen: Config, seed: int) -> Case:
     """A case of a full mask with runs of tiles of queries, whole tiles and one that is cut off behind them, and more
-    tiles of keys than there are CTAs, of heads that share a KV head."""
+    tiles of keys than there are CTAs, of heads that share a KV head. Of every second seed the head dim is that which
+    kernels are compiled for: what products of the last columns do shows there alone."""
     case = _of_few_keys(chosen, (2 * RUN,), Full(), heads=2)
-    problem = with_fields(case.problem, lengths_k=((EMULATED + 1) * chosen.tile_n,))
+    dim = chosen.dims[seed % 2]
+    problem = with_fields(case.problem, lengths_k=((EMULATED + 1) * chosen.tile_n,), dim=dim, dim_v=dim)
     return with_fields(case, problem=problem, variant=case.variant | {"slots": EMULATED, "seed": seed})
 
 
