@@ -135,11 +135,15 @@ OF_BUFFERS = {
 
 @pytest.mark.parametrize("bug", daily(list(OF_BUFFERS), list(OF_BUFFERS)[:1]))
 def test_planted_bugs_of_two_buffers_of_dq_are_seen(bug, monkeypatch):
-    kind, where, others = OF_BUFFERS[bug]
+    check_seen(monkeypatch, SPECS["two buffers of dQ, tiles of 64 queries, packed"], *OF_BUFFERS[bug])
+
+
+def check_seen(monkeypatch, spec, kind, where, others) -> None:
+    """The emulated GPU says a kind of finding of the kernel with other functions in the module or class `where`."""
     for name, other in others.items():
         seen = SimpleNamespace(**vars(turns) | other) if name == "turns" else other
         monkeypatch.setattr(where, name, seen)
-    *_, reports = changed(SPECS["two buffers of dQ, tiles of 64 queries, packed"], resident_ctas=3)
+    *_, reports = changed(spec, resident_ctas=3)
     assert any(said.startswith(kind) for said in said_of(reports)), said_of(reports)
 
 
@@ -188,12 +192,7 @@ OF_TURNS = {
 
 @pytest.mark.parametrize("bug", daily(list(OF_TURNS), list(OF_TURNS)[:1]))
 def test_planted_bugs_of_ordered_runs_are_seen(bug, monkeypatch):
-    kind, where, others = OF_TURNS[bug]
-    for name, other in others.items():
-        seen = SimpleNamespace(**vars(turns) | other) if name == "turns" else other
-        monkeypatch.setattr(where, name, seen)
-    *_, reports = changed(ORDERED_RUNS["runs of tiles, ordered, three windows of pieces"], resident_ctas=3)
-    assert any(said.startswith(kind) for said in said_of(reports)), said_of(reports)
+    check_seen(monkeypatch, ORDERED_RUNS["runs of tiles, ordered, three windows of pieces"], *OF_TURNS[bug])
 
 
 @cute.jit
