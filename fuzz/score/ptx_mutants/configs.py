@@ -49,7 +49,6 @@ _MANY = 4  # blocks of keys, which the kernels' loops have steps between the fir
 # Keys of a window that whole tiles of queries see between others that see them in part; and more than NARROW ones of
 # launch/backward_tuning.py
 _WIDE = 9 * 128 + 16
-_CROSSING = 8  # tiles of queries of each head: the first and the last of five entries of two heads differ by four
 # Entries in four windows of 32, which Hopper's backward kernels hold two of. Of an odd number of tiles the last one is
 # half of a pair, and of so many there is an odd number of pairs.
 _WINDOWS = 97
@@ -250,10 +249,8 @@ def _with_windows(chosen: Config, keys: int | None = None) -> Case:
 def _with_runs(chosen: Config, seed: int) -> Case:
     """A case of a full mask with runs of tiles of queries, whole tiles and one that is cut off behind them, and more
     tiles of keys than there are CTAs, of heads that share a KV head. Of every second seed the head dim is that which
-    kernels are compiled for: what products of the last columns do shows there alone. Of the others one has _CROSSING
-    tiles."""
-    rows = _CROSSING * chosen.tile_m if seed == _ORDERS[1] else 2 * RUN
-    case = _of_few_keys(chosen, (rows,), Full(), heads=2)
+    kernels are compiled for: what products of the last columns do shows there alone."""
+    case = _of_few_keys(chosen, (2 * RUN,), Full(), heads=2)
     dim = chosen.dims[seed % 2]
     problem = with_fields(case.problem, lengths_k=((EMULATED + 1) * chosen.tile_n,), dim=dim, dim_v=dim)
     return with_fields(case, problem=problem, variant=case.variant | {"slots": EMULATED, "seed": seed})

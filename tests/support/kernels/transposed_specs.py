@@ -62,6 +62,10 @@ SPECS = {
         tuning=WITH_RUNS,
     ),
     **ORDERED_RUNS,
+    # of five entries of two heads the first and the last are four tiles apart, as in a run
+    "runs of tiles, two heads of eight": Spec(
+        (1024,), (256,), 2, 1, dim=128, tile_m=128, group_split=1, tuning=WITH_RUNS
+    ),
     "ordered, no run": Spec(
         (130,), (384,), 2, 1, dim=128, tile_m=128, whole=True, deterministic=True, tuning=WITH_RUNS
     ),
