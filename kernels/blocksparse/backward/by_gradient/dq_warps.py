@@ -50,7 +50,7 @@ def add_all_pieces(w, group: Int32) -> None:
         for piece in cutlass.range_constexpr(PIECES):
             turns.await_dq(DqBarrier.FULL, group)
             add_piece(w, step, group, piece)
-            empty(w, group, 0, piece + 1 < PIECES or step + 1 < iterations)
+            empty(group, piece + 1 < PIECES or step + 1 < iterations)
 
 
 @cute.jit
@@ -67,7 +67,7 @@ def add_in_turns(w, warp: Int32) -> None:
                 if half < WARPS:
                     acquire(w, half, Boolean(False))
             add_piece(w, half // PIECES, group, half % PIECES)
-            empty(w, group, 0, half + 1 < halves)
+            empty(group, half + 1 < halves)
         hand_on(w, half, halves)
 
 
@@ -84,9 +84,9 @@ def add_piece(w, step: Int32, group: Int32, piece: Int32) -> None:
 
 
 @cute.jit
-def empty(w, group: Int32, later: cutlass.Constexpr, needed: Boolean) -> None:
-    """A warpgroup's buffer has been read, where another piece comes. later: bulk groups that were started after it."""
-    cute.arch.cp_async_bulk_wait_group(later, read=True)
+def empty(group: Int32, needed: Boolean) -> None:
+    """A warpgroup's buffer has been read, where another piece comes (`needed`)."""
+    cute.arch.cp_async_bulk_wait_group(0, read=True)
     cute.arch.sync_warp()
     if needed:
         turns.arrive_dq(DqBarrier.EMPTY, group)

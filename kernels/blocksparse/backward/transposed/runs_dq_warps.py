@@ -4,9 +4,9 @@
 warp.
 
 NOTE [ordered runs] A step of 80 queries may lie in two tiles, so a tile's semaphore cannot say what has been added.
-Ordered adds have runs only where all tiles of keys have the same steps (`has_ordered_runs` of launch/backward.py): then
-each step has a semaphore, one of the two of the tile in which it begins, and ranks of its two tiles are equal. Steps of
-a row are 80 queries apart where they are wide, so one or two begin in each tile.
+Ordered adds have runs only where all tiles of keys have the same steps (`has_ordered_runs` of
+launch/backward_tuning.py): then each step has a semaphore, one of the two of the tile in which it begins, and ranks of
+its two tiles are equal. Steps of a row are 80 queries apart where they are wide, so one or two begin in each tile.
 
 Two warps take the steps in turns, and add the shares of both warpgroups. A step takes its warp longer than the
 multiplying warpgroups: the shares are read from their buffers, the adds completed, the step released by a fence of the

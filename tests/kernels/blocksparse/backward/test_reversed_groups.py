@@ -118,7 +118,7 @@ KERNELS = {
 @pytest.mark.parametrize(
     ("name", "pairs"),
     [
-        nightly_unless(not case.marks and case.values[0] in ("mma.sync", "transposed", "packed"), *case.values)
+        nightly_unless(not case.marks and case.values[0] in ("mma.sync", "transposed"), *case.values)
         for case in covering(list(KERNELS), [1, 2, 3])
     ],
 )

@@ -122,7 +122,9 @@ def test_results_are_right_and_have_the_same_bits_in_every_run(name):
     assert all(torch.equal(x, y) for other in results[1:] for x, y in zip(results[0], other, strict=True))
 
 
-@pytest.mark.parametrize("case", [WIDE, PAIRS], ids=["wide tiles", "clusters"])
+@pytest.mark.parametrize(
+    "case", [pytest.param(WIDE, id="wide tiles"), pytest.param(PAIRS, id="clusters", marks=pytest.mark.nightly)]
+)
 def test_a_kernel_that_splits_no_tile_has_the_results_of_one_that_cannot(case):
     without = tuple(pair for pair in case.tuning if pair[0] != "splits")
     p, other = problem(case, DEVICE), problem(replace(case, tuning=without), DEVICE)
