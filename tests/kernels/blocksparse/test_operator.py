@@ -17,7 +17,7 @@ from kernels.blocksparse.lists.bands import causal, window
 from kernels.blocksparse.lists.builder import dense as dense_lists
 from kernels.blocksparse.lists.from_mask import from_mask
 from kernels.blocksparse.lists.intervals import documents, intervals
-from kernels.blocksparse.lists.schedule import DESCENDING, Schedule, permutation
+from kernels.blocksparse.lists.schedule import ALIKE, DESCENDING, Schedule, permutation
 from kernels.blocksparse.lists.types import BlockSparse, Intervals
 from kernels.blocksparse.lists.write_order import with_order
 
@@ -371,6 +371,9 @@ def test_a_good_call_vouches_for_no_other_order_or_schedule():
     for wrong in ({"group_split": 3}, {"pairs": 0}):
         with pytest.raises(ValueError, match=rf"schedule\.{next(iter(wrong))}: needs None or"):
             block_sparse_attention(**call, schedule=Schedule("descending", **wrong))
+    block_sparse_attention(**call, schedule="ascending")
+    with pytest.raises(ValueError, match=r"needs the same blocks in every row, as blocks\.schedule\.alike says"):
+        block_sparse_attention(**call, schedule=ALIKE)
 
 
 def test_lengths_and_schedules_made_in_inference_mode_are_read_at_every_call(monkeypatch):
