@@ -242,17 +242,16 @@ def made(chosen: Config) -> list[Case]:
 
 def _with_windows(chosen: Config, keys: int | None = None) -> Case:
     """A case with more windows of entries than a backward kernel by wgmma holds, of so many keys or of few."""
-    case = _of_few_keys(chosen, (_WINDOWS * chosen.tile_m - 3,), Full())
-    return case if keys is None else with_fields(case, problem=with_fields(case.problem, lengths_k=(keys,)))
+    return _of_few_keys(chosen, (_WINDOWS * chosen.tile_m - 3,), Full(), keys=keys)
 
 
 def _with_runs(chosen: Config, seed: int) -> Case:
     """A case of a full mask with runs of tiles of queries, whole tiles and one that is cut off behind them, and more
     tiles of keys than there are CTAs, of heads that share a KV head. Of every second seed the head dim is that which
     kernels are compiled for: what products of the last columns do shows there alone."""
-    case = _of_few_keys(chosen, (2 * RUN,), Full(), heads=2)
+    case = _of_few_keys(chosen, (2 * RUN,), Full(), heads=2, keys=(EMULATED + 1) * chosen.tile_n)
     dim = chosen.dims[seed % 2]
-    problem = with_fields(case.problem, lengths_k=((EMULATED + 1) * chosen.tile_n,), dim=dim, dim_v=dim)
+    problem = with_fields(case.problem, dim=dim, dim_v=dim)
     return with_fields(case, problem=problem, variant=case.variant | {"slots": EMULATED, "seed": seed})
 
 
@@ -279,11 +278,13 @@ def _with_empty_sequence(chosen: Config, seed: int) -> Case:
     return with_fields(case, variant=case.variant | {"slots": EMULATED, "seed": seed})
 
 
-def _of_few_keys(chosen: Config, lengths_q: tuple[int, ...], mask: Mask, heads: int = 1) -> Case:
-    """A case of so many queries, and of two more keys than a block has."""
+def _of_few_keys(
+    chosen: Config, lengths_q: tuple[int, ...], mask: Mask, heads: int = 1, keys: int | None = None
+) -> Case:
+    """A case of so many queries and keys; None: two more keys than a block has."""
     dim = chosen.dims[0]
     softcap = 5.0 if chosen.softcap else 0.0
-    lengths = (lengths_q, (chosen.tile_n + 2,) * len(lengths_q))
+    lengths = (lengths_q, (chosen.tile_n + 2 if keys is None else keys,) * len(lengths_q))
     problem = Problem(*lengths, heads, 1, dim, dim, chosen.dtype, mask=mask, softcap=softcap)
     return Case("blocksparse", problem, variant=chosen.options | {"slots": 2, "warps": "random"}, repeats=REPEATS)
 

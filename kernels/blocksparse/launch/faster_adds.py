@@ -1,8 +1,10 @@
-"""Which adds to dQ take less time, for callers who leave it open: ordered ones, for short rows on Hopper.
+"""Which adds to dQ take less time, for callers who leave it open: ordered ones, for short rows and narrow windows on
+Hopper.
 
 Ordered adds wait for semaphores. But nothing is zeroed before them, as the first one of a tile stores (NOTE [first add]
 of backward/dq_accumulator.py), which saves the more the fewer blocks a tile of dQ has. Measured on an H200 with 256 to
-8,192 tokens, ci/results/short_rows_h200.json; with windows of 128 to 2,048 keys, ci/results/narrow_windows_h200.json.
+8,192 tokens, ci/results/short_rows_h200.json; with full masks, ci/results/ordered_turns_h200.json; with windows of 128
+to 2,048 keys, ci/results/narrow_windows_h200.json.
 """
 
 from __future__ import annotations

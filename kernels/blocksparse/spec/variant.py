@@ -198,8 +198,9 @@ def arch_for_products(products: str, arch: str) -> str:
 
 def semaphores_of_tile(tile_m: int, dim_padded: int) -> int:
     """Semaphores of each dQ tile, of which kernels that have one use the first. At head dims 64 and 128 one for each
-    multiplying warpgroup: NOTE [ordered bulk adds] of backward/transposed/dq_warps.py. At 256 two for each step of 64
-    queries: NOTE [ordered adds in turns] of backward/by_gradient/dq_warps.py."""
+    multiplying warpgroup, NOTE [ordered bulk adds] of backward/transposed/dq_warps.py, or for each step of 80 queries
+    that begins in the tile, NOTE [ordered runs] of runs_dq_warps.py there. At 256 two for each step of 64 queries: NOTE
+    [ordered adds in turns] of backward/by_gradient/dq_warps.py."""
     return {64: 2, 128: 2, 256: tile_m // 64 * 2}.get(dim_padded, 1)
 
 

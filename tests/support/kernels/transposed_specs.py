@@ -4,7 +4,7 @@ import torch
 from backward_problems import Spec
 from transposed_backward import WITH_RUNS
 
-# Of ordered adds with runs: rows past the last whole tile; a launch with half a row of tiles, and few queries, no run
+# Of ordered adds with runs: several sequences; heads that share a unit; units of their own
 ORDERED_RUNS = {
     "runs of tiles, ordered": Spec(
         (1300,) * 2, (384,) * 2, 2, 1, dim=128, tile_m=128, whole=True, deterministic=True, tuning=WITH_RUNS

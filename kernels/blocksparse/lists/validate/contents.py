@@ -228,8 +228,8 @@ def _check_ascending(backward: tuple[_Listed, _Listed]) -> None:
 
 
 def _check_alike(lists: BlockLists, rows: Tensor, name: str, promise: str, *, may_be_empty: bool) -> None:
-    """rows: blocks of each sequence, int64 (batch,). promise: what says that rows are alike; may_be_empty: but for
-    those without blocks of either kind."""
+    """Refuses lists of which two rows differ. rows: blocks of each sequence, int64 (batch,); promise: the field that
+    says that rows are alike; may_be_empty: rows without blocks of either kind may differ from others."""
     either = lists.partial.count + lists.full.count
     of_list = rows.min().view(1) if lists.partial.batch == 1 else rows
     there = torch.arange(lists.rows, device=either.device) < of_list.view(-1, 1, 1)

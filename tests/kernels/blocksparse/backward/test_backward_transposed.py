@@ -137,8 +137,8 @@ def test_ordered_runs_have_the_same_bits_in_every_schedule(name, order, slots):
 
 
 def test_every_step_of_ordered_runs_counts_the_tiles_of_keys():
-    """Of 1,300 queries two runs of five tiles, a whole tile, and one that is cut off. Of a run's tiles the third and
-    the fifth one have the beginning of one step of 80, the others of two; other tiles of two steps of 64."""
+    """1,300 queries are two runs of five tiles and a tile that is cut off. One step of 80 begins in the third and in
+    the fifth tile of a run, two begin in its other tiles; two steps of 64 begin in the last tile."""
     semaphores = semaphores_of(ORDERED_RUNS["runs of tiles, ordered"])
     steps = torch.tensor([[1, 1], [1, 1], [1, 0], [1, 1], [1, 0]] * 2 + [[1, 1]])
     assert torch.equal(semaphores, 3 * steps.T[:, None, None].expand_as(semaphores))
