@@ -45,7 +45,8 @@ def check_call(
     schedule = rescheduled.schedule
     key = (
         *(q.shape, k.shape, q.device, backward, len(lengths)),
-        *(schedule.kind, schedule.pairs, schedule.group_split, schedule.alike, schedule.own_first),
+        *(schedule.kind, schedule.pairs, schedule.group_split),
+        *(schedule.alike, schedule.own_first, schedule.reverses),
         rescheduled.order is None,
     )
     if known is not None and any(key == before and same_tensors(refs, tensors) for before, refs in known):

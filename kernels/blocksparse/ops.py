@@ -184,7 +184,7 @@ def flatten(blocks: BlockSparse) -> tuple[list[Tensor], list[int]]:
         _SCHEDULES.index(schedule.kind),
         schedule.pairs or 0,
         schedule.group_split or 0,
-        int(schedule.alike) + 2 * int(schedule.own_first),
+        sum(int(flag) << bit for bit, flag in enumerate((schedule.alike, schedule.own_first, schedule.reverses))),
         int(blocks.order is not None),
         sum(1 << at for at, tensor in enumerate(given) if tensor is not None),
         int(blocks.merged),
@@ -200,7 +200,7 @@ def flatten(blocks: BlockSparse) -> tuple[list[Tensor], list[int]]:
 def unflatten(tensors: Sequence[Tensor], numbers: Sequence[int]) -> BlockSparse:
     """The inverse of `flatten`."""
     has_backward, mask_kind, has_slot_backward, left, right, tile_m, tile_n, *others = numbers
-    schedule_kind, pairs, group_split, alike, has_order, lpt_orders, merged, rows_alike, *others = others
+    schedule_kind, pairs, group_split, flags, has_order, lpt_orders, merged, rows_alike, *others = others
     (tensors_of_wide, numbers_of_wide, tensors_of_paired, _), of_beside = others[:4], others[4:]
     rest = iter(tensors)
     forward = _lists(rest, bool(rows_alike))
@@ -214,7 +214,8 @@ def unflatten(tensors: Sequence[Tensor], numbers: Sequence[int]) -> BlockSparse:
         mask = Band(left, right, next(rest))
     kind = _SCHEDULES[schedule_kind]
     positions = next(rest) if kind == "permutation" else None
-    schedule = Schedule(kind, positions, pairs or None, group_split or None, bool(alike & 1), bool(alike & 2))
+    alike, own_first, reverses = (bool(flags >> bit & 1) for bit in range(3))
+    schedule = Schedule(kind, positions, pairs or None, group_split or None, alike, own_first, reverses)
     order = WriteOrder(next(rest), next(rest)) if has_order else None
     first = _lpt_order([next(rest) if lpt_orders >> at & 1 else None for at in range(LPT_TENSORS)])
     of_wide, of_paired = of_beside[:numbers_of_wide], of_beside[numbers_of_wide:]

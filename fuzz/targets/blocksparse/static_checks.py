@@ -71,7 +71,7 @@ def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> dq_visits.Visits 
     """The order in which the backward kernel's CTAs wait for and release semaphores, predicted from lists on the CPU. A
     pair of CTAs is one visitor. None where a mutant's protocol cannot be predicted."""
     from kernels.blocksparse.launch.by_length import order_of_keys
-    from kernels.blocksparse.launch.concurrency import concurrent_pairs, group_split_of, has_longest_last, last_group
+    from kernels.blocksparse.launch.concurrency import concurrent_pairs, group_split_of, last_group, reverses_last_group
 
     p = case.problem
     lists, schedule, merged, launched = blocks.backward, blocks.schedule, blocks.merged, blocks
@@ -95,7 +95,7 @@ def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> dq_visits.Visits 
     partial, full = lists.partial, lists.full
     pairs = concurrent_pairs(q, k, launched, True, group_split)
     by_length = order_of_keys(k, launched)
-    reverses = has_longest_last(launched) and by_length is None
+    reverses = reverses_last_group(launched) and by_length is None
     if reverses and mutant and "lock_of" in mutants[mutant].injection.backward.replacements:
         return None  # what such a mutant waits for does not count from the other end
     forward = launched.forward

@@ -1,11 +1,11 @@
 """The work of a CTA of the backward kernel: its tile of keys, and the blocks of queries that the lists name for it.
 
 NOTE [reversed groups] Pairs of (batch, unit) are worked through in groups of concurrent ones. Where rows get longer in
-launch order, as under a causal mask, the CTAs of the longest ones would be the last to end, beside SMs that have
-nothing left to do. So the last group is reversed: its positions are taken from the last to the first, the blocks of
-a row are visited from the last to the first, and a rank counts from the other end: of c contributors to a dQ tile rank
-r becomes c - 1 - r. Its ranks follow its launch order then, as those of the other groups follow theirs: NOTE [write
-order] of lists/write_order.py.
+launch order, as under a causal mask and under most planned orders, the CTAs of the longest ones would be the last to
+end, beside SMs that have nothing left to do. So the last group is reversed: its positions are taken from the last to
+the first, the blocks of a row are visited from the last to the first, and a rank counts from the other end: of c
+contributors to a dQ tile rank r becomes c - 1 - r. Its ranks follow its launch order then, as those of the other groups
+follow theirs: NOTE [write order] of lists/write_order.py.
 """
 
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ class Order(NamedTuple):
     tile_counter  int32, zero before the launch
     semaphores    int32 (semaphores_of_tile, batch, heads_q, m_blocks)
     reversed_from first pair of the reversed groups, of which it begins one: NOTE [reversed groups]; none in variants
-                  other than deterministic ones of bands, and none where sequences have an order
+                  that are not deterministic, and none where sequences have an order
     sequences     order of the sequences, by which pairs of one alone are concurrent
     """
 
@@ -249,7 +249,7 @@ def find_entry(
         partials, partial_at = lists.partial.row(batch, head, n_block)
         fulls, full_at = lists.full.row(batch, head, n_block)
     backwards = Boolean(False)
-    if cutlass.const_expr(variant.deterministic and variant.mask == "band"):
+    if cutlass.const_expr(variant.deterministic):
         backwards = is_reversed(order, counts, batch, unit)
         if backwards:
             left = partials + fulls - 1 - left

@@ -23,7 +23,7 @@ from kernels.blocksparse.launch.by_length import (
     order_values,
     tiles_to_launch,
 )
-from kernels.blocksparse.launch.concurrency import concurrent_pairs, group_split_of, has_longest_last, last_group
+from kernels.blocksparse.launch.concurrency import concurrent_pairs, group_split_of, last_group, reverses_last_group
 from kernels.blocksparse.launch.forward import (
     EMULATED,
     INT32_MAX,
@@ -470,7 +470,7 @@ def backward_launches(
 def reversal_values(blocks: BlockSparse, pairs: int, units: int, deterministic: bool) -> Values:
     """Which groups are reversed, NOTE [reversed groups] of backward/tile_iterator.py, and how many tiles of keys add to
     each tile of dQ; pairs: concurrent ones, of `units` (sequence, unit) pairs."""
-    if not (deterministic and has_longest_last(blocks)):
+    if not (deterministic and reverses_last_group(blocks)):
         nothing = dict.fromkeys(("contributors_stride_batch", "contributors_stride_head"), 0)
         return {"reversed_from": INT32_MAX, "contributors_partial": 0, "contributors_full": 0, **nothing}
     lists = blocks.forward

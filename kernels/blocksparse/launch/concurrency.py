@@ -169,6 +169,12 @@ def last_group(pairs: int, units: int) -> int:
     return (max(units, 1) - 1) // pairs * pairs
 
 
+def reverses_last_group(blocks: BlockSparse) -> bool:
+    """True where the last group of concurrent pairs is reversed if adds are ordered (NOTE [reversed groups] of
+    backward/tile_iterator.py): where rows get longer, and where the schedule says so."""
+    return has_longest_last(blocks) or blocks.schedule.reverses
+
+
 def has_longest_last(blocks: BlockSparse) -> bool:
     """True where rows get longer in launch order: of causal masks under their own schedule."""
     mask = blocks.mask

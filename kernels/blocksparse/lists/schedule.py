@@ -30,6 +30,8 @@ class Schedule:
                  after another stays behind it, and so waits little with few concurrent pairs. Kernels rely on it
     own_first    of a permutation: each sequence's own blocks come before those past its end, which NOTE [sequences by
                  length] of lpt.py needs
+    reverses     where adds are ordered, the last group of concurrent pairs is launched and visited in reverse: NOTE
+                 [reversed groups]; of causal masks under their own schedule it always is, of sequences by length never
     """
 
     kind: Kind = "ascending"
@@ -38,6 +40,7 @@ class Schedule:
     group_split: int | None = None
     alike: bool = False
     own_first: bool = False
+    reverses: bool = False
 
     def launch_order(self, n_blocks: int, device: torch.device | str) -> Tensor:
         """The n block of each launch position, int32 (batch|1, heads_kv|1, n_blocks), contiguous."""

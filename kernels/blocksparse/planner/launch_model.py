@@ -28,29 +28,41 @@ from kernels.blocksparse.planner.cost_model import (
     Segments,
     Visits,
     merged,
-    step_of,
+    steps_of,
     tiles_of,
     visit_row,
     work_of,
 )
 
-GROUPS = 2  # of concurrent pairs that are played through; those behind them take as long as the last of these
+GROUPS = 2  # of concurrent pairs that are played through; the others take as long as the last of these
 
 
 @dataclass(frozen=True)
 class Launch:
     """Sizes of a launch. slots: CTAs that are resident at once; pairs: concurrent (sequence, unit) pairs, of `units` in
-    all; held: m blocks that the cache holds, of all pairs together."""
+    all; held: m blocks that the cache holds, of all pairs together; reverses: the last group of concurrent pairs is
+    reversed, NOTE [reversed groups] of backward/tile_iterator.py."""
 
     slots: int
     pairs: int = 1
     units: int = 1
     held: int = 1 << 30
+    reverses: bool = False
 
     @property
     def side_by_side(self) -> int:
         """Pairs that there are side by side."""
         return max(1, min(self.pairs, self.units))
+
+    @property
+    def played(self) -> Launch:
+        """The launch of the first groups of concurrent pairs, which is played through for that of all: GROUPS of them,
+        and the last one where it is reversed."""
+        step = self.side_by_side
+        if not self.reverses:
+            return replace(self, units=min(self.units, GROUPS * step))
+        before = max(self.units - 1, 0) // step
+        return replace(self, units=self.units - max(before - GROUPS, 0) * step)
 
 
 @dataclass(frozen=True)
@@ -91,11 +103,11 @@ class _Group:
 
 
 class _Played:
-    """A launch as it was played through: when it ends, what CTAs spent waiting, for how long CTAs of the last group of
+    """A launch as it was played through: when it ends, what CTAs spent waiting, for how long CTAs of each group of
     concurrent pairs were resident, and the visits with their times."""
 
     def __init__(self) -> None:
-        self.end, self.waiting, self.busy = 0.0, 0.0, 0.0
+        self.end, self.waiting, self.busy = 0.0, 0.0, list[float]()
         self._times, self._tiles = list[np.ndarray](), list[np.ndarray]()
 
     def note(self, times: np.ndarray, tiles: np.ndarray) -> None:
@@ -129,11 +141,12 @@ class _Played:
 def run(segments: Segments, chosen: LaunchOrder, launch: Launch, costs: Costs, least: float | None = None) -> Run:
     """NOTE [launch] and NOTE [memory] for an order. O(entries log entries) for each unit. least: a makespan that is
     known; where this one is no less, it may be less than it should be, but not less than that one."""
-    units = min(launch.units, GROUPS * launch.side_by_side)
-    groups = _groups(segments, chosen, replace(launch, units=units), costs)
+    units = launch.played.units
+    groups = _groups(segments, chosen, launch.played, costs)
     played = _play(groups, launch.slots, costs, tiles_of(segments))
-    behind = (launch.units - units) / launch.side_by_side
-    end, waiting = played.end + behind * played.busy / launch.slots, played.waiting * launch.units / units
+    others = (launch.units - units) / launch.side_by_side
+    of_one = played.busy[min(GROUPS, len(groups)) - 1]
+    end, waiting = played.end + others * of_one / launch.slots, played.waiting * launch.units / units
     of_miss = costs.miss * launch.units / units / launch.slots
     memory = of_miss * played.distinct
     if of_miss and (least is None or np.hypot(end, memory) < least):
@@ -163,14 +176,13 @@ def bound(segments: Segments, launch: Launch, costs: Costs) -> float:
 def chosen_again(segments: Segments, known: LaunchOrder, launch: Launch, costs: Costs, visit: Order) -> LaunchOrder:
     """A launch order with the visits that a policy chooses for the second group of concurrent pairs, or for the
     first where there is one: its CTAs begin where others end."""
-    units = min(launch.units, GROUPS * launch.side_by_side)
     found: Visits = {}
 
     def choose(n: int, begin: float, released: np.ndarray) -> _Row:
         _, found[n] = visit_row(segments[n], begin, released.copy(), costs, visit)
         return _row(segments[n], found[n], visit, costs)
 
-    groups = _groups(segments, known, replace(launch, units=units), costs)
+    groups = _groups(segments, known, replace(launch, reverses=False).played, costs)
     _play(groups, launch.slots, costs, tiles_of(segments), choose)
     return LaunchOrder(known.order, found, visit)
 
@@ -179,19 +191,29 @@ def _groups(segments: Segments, chosen: LaunchOrder, launch: Launch, costs: Cost
     """The groups of concurrent pairs of a launch, whose pairs are numbered from `first`."""
     rows = [_row(parts, chosen.visits[n], chosen.visit, costs) for n, parts in enumerate(segments)]
     end, step = first + launch.units, launch.side_by_side
-    return [_Group(rows, chosen.order, pair, min(step, end - pair)) for pair in range(first, end, step)]
+    groups = [_Group(rows, chosen.order, pair, min(step, end - pair)) for pair in range(first, end, step)]
+    if launch.reverses and groups:
+        rows = [_row(parts, chosen.visits[n], chosen.visit, costs, True) for n, parts in enumerate(segments)]
+        groups[-1] = replace(groups[-1], rows=rows, order=chosen.order[::-1])
+    return groups
 
 
-def _row(parts: list[np.ndarray], orders: list[np.ndarray], visit: Order, costs: Costs) -> _Row:
-    """The visits of an n block: part by part, or merged the parts of a head."""
-    steps = [np.full(len(part), step_of(i, costs)) for i, part in enumerate(parts)]
-    if visit is merged:
-        both = [(np.concatenate(parts[i : i + 2]), np.concatenate(steps[i : i + 2])) for i in range(0, len(parts), 2)]
-        sorted_by = [np.argsort(tiles) for tiles, _ in both]
-        tiles = [tiles[order] for (tiles, _), order in zip(both, sorted_by, strict=True)]
-        steps = [steps[order] for (_, steps), order in zip(both, sorted_by, strict=True)]
-    else:
-        tiles = [part[order] for part, order in zip(parts, orders, strict=True)]
+def _row(
+    parts: list[np.ndarray], orders: list[np.ndarray], visit: Order, costs: Costs, backwards: bool = False
+) -> _Row:
+    """The visits of an n block: head by head, of each part by part, or its parts merged; backwards: of each from the
+    last to the first."""
+    tiles, steps = [np.zeros(0, dtype=np.int64)], [np.zeros(0)]
+    for i in range(0, len(parts), 2):
+        of_head, of_steps = parts[i : i + 2], steps_of(parts[i : i + 2], costs)
+        if visit is merged:
+            both = np.concatenate(of_head)
+            order = np.argsort(both)
+            both, of_steps = both[order], of_steps[order]
+        else:
+            both = np.concatenate([part[order] for part, order in zip(of_head, orders[i : i + 2], strict=True)])
+        tiles.append(both[::-1] if backwards else both)
+        steps.append(of_steps[::-1] if backwards else of_steps)
     return _Row(np.concatenate(tiles), np.concatenate(steps).cumsum())
 
 
@@ -209,7 +231,7 @@ def _play(
     heapify(free)
     for group in groups:
         released = np.zeros((group.pairs, tiles))
-        played.busy = 0.0
+        played.busy.append(0.0)
         for n in group.order:
             row = group.rows[n]
             for first in range(0, group.pairs, slots):  # as many at a time as there are slots
@@ -220,7 +242,7 @@ def _play(
                 offsets = (group.first + np.arange(some.start, some.stop)) * tiles
                 ends = _visit(row, released[some], begin + costs.start, costs, played, offsets)
                 played.end = max(played.end, float(ends.max()))
-                played.busy += float((ends - begin).sum())
+                played.busy[-1] += float((ends - begin).sum())
                 for end in ends.tolist():
                     heappush(free, end)
     return played

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -52,8 +53,10 @@ from kernels.blocksparse.planner.launch_model import (
 from kernels.blocksparse.spec.variant import LARGEST_DIM
 
 IN_ONE, PARTIAL_FIRST, AGAIN = ", in one list", ", partial first", ", visits chosen again"
+REVERSED = ", last group reversed"
 LEAST = 4  # units, where there are fewer than the launcher would have
 ROUNDS = 3  # of choosing visits again
+TURNED = 3  # orders, the best ones, that are tried with the last group reversed
 MARGIN = 1.08  # by which that may bring an order below another one
 WORTH = 0.04  # of the time, that fewer units should save at least for being looked at
 
@@ -101,7 +104,8 @@ def least_blocking(
     there is less to start and to sum up then. Where heads have lists of their own, though, one order serves the units
     of a KV head, and is the best one for a CTA that has them all. Merged rows are tried merged, and with their partial
     blocks before their full ones, which may then come in any order. Where the mask is computed (Intervals, Band), lists
-    of partial blocks alone are tried too (transpose.in_one_list): a row's blocks then come in any order. Raises
+    of partial blocks alone are tried too (transpose.in_one_list): a row's blocks then come in any order. The best
+    orders are tried with the last group of concurrent pairs reversed too, but for sequences by length. Raises
     ValueError without backward lists, for heads or sequences that these are not for, where heads_kv does not divide
     heads_q, and for slots or pairs below 1.
     """
@@ -261,27 +265,36 @@ def _planned(blocks: BlockSparse, sizes: Sizes, pairs: int, costs: Costs, least_
     lists = (blocks.backward.partial, blocks.backward.full)
     batch, heads = lists[0].batch, 1 if lists[0].heads == 1 else sizes.heads_kv
     estimates: dict[str, float] = {}
-    found, launches, chosen, least, makespan = list[LaunchOrder](), list[SequenceLaunch](), list[str](), 0.0, 0.0
+    launches, least = list[SequenceLaunch](), 0.0
+    straight, turned = list[_Choice](), list[_Choice]()
     known = None if least_total is None or batch * heads > 1 else least_total - sizes.sums(costs)
     for number, of_rows in enumerate(segments_of(blocks, heads, sizes.heads_of_cta)):
         sequence = number // heads
         segments = of_rows[: sizes.lengths[sequence]] if sizes.lengths else of_rows
         launch = sizes.launch(blocks, pairs, sequence)
-        name, order, times = _best(segments, launch, costs, blocks.merged, known)
-        past_end = list(range(len(segments), lists[0].rows))
-        found.append(order._replace(order=order.order + past_end))
-        launches.append(SequenceLaunch(segments, order, replace(launch, units=launch.units // batch)))
-        chosen.append(name)
+        choices, times = _best(segments, launch, costs, blocks.merged, known)
+        straight.append(choices[0])
+        turned.append(choices[-1])
+        launches.append(SequenceLaunch(segments, choices[0].order, replace(launch, units=launch.units // batch)))
         least += bound(segments, launch, costs)
-        makespan += times[name]
         for policy, time in times.items():
             estimates[policy] = estimates.get(policy, 0.0) + time
-    total = makespan / max(len(chosen), 1)
+    if sizes.lengths:
+        turned = straight
+    best = min(straight, turned, key=lambda found: round(sum(choice.time for choice in found), 6))
+    makespan = sum(choice.time for choice in best)
+    total = makespan / max(len(best), 1)
     if sizes.lengths:
         total = run_by_length([launches[sequence * heads] for sequence in sizes.by_length()], costs).makespan
-    planned = under(blocks, found, heads, pairs, sizes.group_split, own_first=bool(sizes.lengths))
+    found = [
+        choice.order._replace(order=[*choice.order.order, *range(len(choice.order.order), lists[0].rows)])
+        for choice in best
+    ]
+    reverses = any(choice.reverses for choice in best)
+    planned = under(blocks, found, heads, pairs, sizes.group_split, own_first=bool(sizes.lengths), reverses=reverses)
     total += sizes.sums(costs)
-    return Plan(planned, makespan, least, estimates, tuple(chosen), pairs, sizes.group_split, total)
+    chosen = tuple(choice.name for choice in best)
+    return Plan(planned, makespan, least, estimates, chosen, pairs, sizes.group_split, total)
 
 
 def segments_of(blocks: BlockSparse, heads: int, heads_of_cta: int) -> Iterator[Segments]:
@@ -302,10 +315,16 @@ def _heads_of(blocks: BlockSparse, head: int, heads: int, heads_of_cta: int) -> 
 
 
 def under(
-    blocks: BlockSparse, found: list[LaunchOrder], heads: int, pairs: int, group_split: int, own_first: bool = False
+    blocks: BlockSparse,
+    found: list[LaunchOrder],
+    heads: int,
+    pairs: int,
+    group_split: int,
+    own_first: bool = False,
+    reverses: bool = False,
 ) -> BlockSparse:
-    """The lists and their schedule under orders, one for each that `segments_of` makes; own_first: as `Schedule` has
-    it."""
+    """The lists and their schedule under orders, one for each that `segments_of` makes; own_first, reverses: as
+    `Schedule` has them."""
     assert blocks.backward is not None
     lists = (blocks.backward.partial, blocks.backward.full)
     positions = np.zeros((lists[0].batch, heads, lists[0].rows), dtype=np.int32)
@@ -321,14 +340,25 @@ def under(
     ladder = np.arange(lists[0].rows)
     alike = next((simple[i] for i, o in enumerate((ladder, ladder[::-1])) if (positions == o).all()), None)
     order_of_all = alike or permutation(torch.from_numpy(positions).to(blocks.device))
-    return with_order(arranged, replace(order_of_all, pairs=pairs, group_split=group_split, own_first=own_first))
+    numbers: dict[str, Any] = {"pairs": pairs, "group_split": group_split}
+    return with_order(arranged, replace(order_of_all, own_first=own_first, reverses=reverses, **numbers))
+
+
+class _Choice(NamedTuple):
+    """An order with its name and the model time of its launch; reverses: under a schedule that says so."""
+
+    name: str
+    order: LaunchOrder
+    time: float
+    reverses: bool = False
 
 
 def _best(
     segments: Segments, launch: Launch, costs: Costs, in_order: bool, least: float | None
-) -> tuple[str, LaunchOrder, dict[str, float]]:
-    """The order with the least time of the launch (of equal ones the first, the simplest), its name, and the times of
-    all. in_order: rows are visited merged, and in no other order; least: as for `run`."""
+) -> tuple[list[_Choice], dict[str, float]]:
+    """The order with the least time of the launch (of equal ones the first, the simplest), then, where the launch has
+    several groups of concurrent pairs, the one with the least time with the last group reversed; and the times of all.
+    in_order: rows are visited merged, and in no other order; least: as for `run`."""
     made = orders(segments, max(1, launch.slots // launch.side_by_side), costs, in_order)
     times: dict[str, float] = {}
     known: dict[int, float] = {}
@@ -346,8 +376,16 @@ def _best(
             if time < times[name] - 1e-6:
                 name = best + AGAIN
                 made[name], times[name] = now, time
-    best = min(times, key=lambda name: round(times[name], 6))
-    return best, made[best], times
+    ranked = sorted(times, key=lambda name: round(times[name], 6))
+    choices = [_Choice(ranked[0], made[ranked[0]], times[ranked[0]])]
+    if launch.units > launch.side_by_side:
+        backwards, least = replace(launch, reverses=True), times[ranked[0]]
+        distinct = {id(made[name]): name for name in reversed(ranked)}  # the first name of each order
+        turned = [name for name in ranked if distinct[id(made[name])] == name][:TURNED]
+        times |= {name + REVERSED: run(segments, made[name], backwards, costs, least).makespan for name in turned}
+        best = min(turned, key=lambda name: round(times[name + REVERSED], 6))
+        choices.append(_Choice(best + REVERSED, made[best], times[best + REVERSED], True))
+    return choices, times
 
 
 def estimate(
