@@ -71,8 +71,9 @@ class Tiling:
     delays_dq    a step of the transposed loop computes dQ of the step before: NOTE [delayed dQ] of
                  transposed/mainloop.py; with runs, in their steps. The tuning key is "delays"
     splits       tiles may be split, NOTE [split tiles] of common/split_tiles.py: of the transposed loop
-    takes_late   persistent CTAs take the next tile when all steps of theirs are loaded: ordered adds beyond head dim
-                 64, where a tile that is taken early delays those that wait for it (docs/performance/log.md)
+    takes_late   persistent CTAs take the next tile when all steps of theirs are loaded: ordered adds of bands,
+                 intervals and full masks beyond head dim 64. Blocks at random, whose rows are short, are faster where
+                 the tile is taken early (docs/performance/log.md)
     """
 
     tile_m: int
@@ -291,7 +292,7 @@ def _transposed(variant: Variant, overrides: dict[str, int]) -> Tiling:
         transposed=True,
         runs=bool(runs) and variant.kind == "backward",
         stages_q=3 if dim == 64 else 2,
-        takes_late=variant.deterministic and dim > 64,
+        takes_late=variant.deterministic and dim > 64 and (bool(runs) or variant.mask in OF_RUNS),
         delays_dq=delays,
         stages_dq=stages_dq,
         splits=bool(splits),

@@ -40,25 +40,26 @@ class Costs:
     """Times of NOTE [model], in units of one block's products. masked is what a partial block takes more; add and hold
     together are how far one CTA is behind another that visits the same tiles. miss is what memory takes for an m block
     that the L2 cache does not hold, on a multiprocessor's share of it; sums what the whole GPU takes, of dK and dV of a
-    tile of keys and a part, to write them and read them again. hold and miss are those under which the model has the
-    times of 190 launches of random blocks on an H200 best: `ci/results/launch_model_h200.json`."""
+    tile of keys and a part, to write them and read them again. With a hold of 0.8 and this miss the model has the times
+    of 190 launches of random blocks on an H200 best (`ci/results/launch_model_h200.json`); orders for a hold of 1 are
+    as fast, and faster where rows are short (`ci/results/planned_reversed_h200.json`)."""
 
     start: float = 1.0
     compute: float = 1.0
     add: float = 0.15
     masked: float = 0.1
-    hold: float = 0.8
+    hold: float = 1.0
     miss: float = 1.7
     sums: float = 0.012
 
 
 def costs_of(dim: int) -> Costs:
-    """The costs of a head dim: at 64, whose blocks take half as long, a CTA is more of them behind another one. Beyond
-    128 of the two CTAs that have the halves of a tile of keys; hold and miss are there those whose orders were
-    fastest in the mean, of nine pairs over five problems on an H200: `ci/results/planned_dim_256_h200.json`."""
+    """The costs of a head dim, in units of its own blocks' products. Beyond 128 of the two CTAs that have the halves of
+    a tile of keys; hold and miss are there those whose orders were fastest in the mean, of nine pairs over five
+    problems on an H200: `ci/results/planned_dim_256_h200.json`."""
     if dim > 128:
         return Costs(start=1.25, compute=0.9, add=0.1, masked=0.05, hold=1.2, miss=2.8, sums=0.019)
-    return Costs() if dim > 64 else Costs(hold=1.0, miss=1.4, sums=0.0065)
+    return Costs() if dim > 64 else Costs(miss=1.4, sums=0.0065)
 
 
 Segments = list[list[np.ndarray]]  # for each n block, for each query head: partial tiles, full tiles

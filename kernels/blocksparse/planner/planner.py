@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -64,10 +64,10 @@ WORTH = 0.04  # of the time, that fewer units should save at least for being loo
 @dataclass(frozen=True)
 class Plan:
     """blocks: with the schedule, the rows of the backward lists in the order of their visits (or merged), and ranks.
-    estimates: model time of the launch under each policy, summed over the (sequence, KV head)s that have lists of their
-    own; chosen: the policy of each of them; makespan: model time of what was chosen; bound: of each, summed, what no
-    order can beat; pairs: concurrent (sequence, unit) pairs, and group_split: units of each KV head, which the schedule
-    holds too; total: model time of the whole pass, by which these were chosen."""
+    estimates: model time of the launch under each policy that was tried for all (sequence, KV head)s that have lists of
+    their own, summed over these; chosen: the policy of each of them; makespan: model time of what was chosen; bound: of
+    each, summed, what no order can beat; pairs: concurrent (sequence, unit) pairs, and group_split: units of each KV
+    head, which the schedule holds too; total: model time of the whole pass, by which these were chosen."""
 
     blocks: BlockSparse
     makespan: float
@@ -264,7 +264,7 @@ def _planned(blocks: BlockSparse, sizes: Sizes, pairs: int, costs: Costs, least_
     assert blocks.backward is not None
     lists = (blocks.backward.partial, blocks.backward.full)
     batch, heads = lists[0].batch, 1 if lists[0].heads == 1 else sizes.heads_kv
-    estimates: dict[str, float] = {}
+    times = list[dict[str, float]]()
     launches, least = list[SequenceLaunch](), 0.0
     straight, turned = list[_Choice](), list[_Choice]()
     known = None if least_total is None or batch * heads > 1 else least_total - sizes.sums(costs)
@@ -272,29 +272,34 @@ def _planned(blocks: BlockSparse, sizes: Sizes, pairs: int, costs: Costs, least_
         sequence = number // heads
         segments = of_rows[: sizes.lengths[sequence]] if sizes.lengths else of_rows
         launch = sizes.launch(blocks, pairs, sequence)
-        choices, times = _best(segments, launch, costs, blocks.merged, known)
+        choices, of_policies = _best(segments, launch, costs, blocks.merged, known)
+        times.append(of_policies)
         straight.append(choices[0])
         turned.append(choices[-1])
         launches.append(SequenceLaunch(segments, choices[0].order, replace(launch, units=launch.units // batch)))
         least += bound(segments, launch, costs)
-        for policy, time in times.items():
-            estimates[policy] = estimates.get(policy, 0.0) + time
-    if sizes.lengths:
-        turned = straight
-    best = min(straight, turned, key=lambda found: round(sum(choice.time for choice in found), 6))
-    makespan = sum(choice.time for choice in best)
-    total = makespan / max(len(best), 1)
+    best = straight if sizes.lengths else min(straight, turned, key=lambda found: round(_time(found), 6))
+    total = _time(best) / max(len(best), 1)
     if sizes.lengths:
         total = run_by_length([launches[sequence * heads] for sequence in sizes.by_length()], costs).makespan
-    found = [
-        choice.order._replace(order=[*choice.order.order, *range(len(choice.order.order), lists[0].rows)])
-        for choice in best
-    ]
+    found = [_with_past_end(choice.order, lists[0].rows) for choice in best]
     reverses = any(choice.reverses for choice in best)
     planned = under(blocks, found, heads, pairs, sizes.group_split, own_first=bool(sizes.lengths), reverses=reverses)
     total += sizes.sums(costs)
     chosen = tuple(choice.name for choice in best)
-    return Plan(planned, makespan, least, estimates, chosen, pairs, sizes.group_split, total)
+    tried_by_all = [name for name in times[0] if all(name in one for one in times)]
+    estimates = {name: sum(one[name] for one in times) for name in tried_by_all}
+    return Plan(planned, _time(best), least, estimates, chosen, pairs, sizes.group_split, total)
+
+
+def _time(choices: list[_Choice]) -> float:
+    """The sum of their times."""
+    return sum(choice.time for choice in choices)
+
+
+def _with_past_end(order: LaunchOrder, rows: int) -> LaunchOrder:
+    """An order of a sequence's own n blocks, with those past its end behind them."""
+    return order._replace(order=[*order.order, *range(len(order.order), rows)])
 
 
 def segments_of(blocks: BlockSparse, heads: int, heads_of_cta: int) -> Iterator[Segments]:
@@ -340,12 +345,13 @@ def under(
     ladder = np.arange(lists[0].rows)
     alike = next((simple[i] for i, o in enumerate((ladder, ladder[::-1])) if (positions == o).all()), None)
     order_of_all = alike or permutation(torch.from_numpy(positions).to(blocks.device))
-    numbers: dict[str, Any] = {"pairs": pairs, "group_split": group_split}
-    return with_order(arranged, replace(order_of_all, own_first=own_first, reverses=reverses, **numbers))
+    schedule = replace(order_of_all, pairs=pairs, group_split=group_split, own_first=own_first, reverses=reverses)
+    return with_order(arranged, schedule)
 
 
 class _Choice(NamedTuple):
-    """An order with its name and the model time of its launch; reverses: under a schedule that says so."""
+    """An order with its name and the model time of its launch; reverses: with the last group of concurrent pairs
+    reversed."""
 
     name: str
     order: LaunchOrder
@@ -416,7 +422,8 @@ def estimate(
     order = schedule.launch_order(blocks.backward.rows, "cpu")[0, 0].tolist()
     as_they_are = {n: [np.arange(len(part)) for part in parts] for n, parts in enumerate(segments)}
     chosen = LaunchOrder(order, as_they_are, merged if blocks.merged else as_listed)
-    return run(segments, chosen, sizes.launch(blocks, pairs, 0), costs or costs_of(dim))
+    launch = replace(sizes.launch(blocks, pairs, 0), reverses=schedule.reverses)
+    return run(segments, chosen, launch, costs or costs_of(dim))
 
 
 def _rows(blocks: BlockList) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -36,6 +36,7 @@ class Spec:
     """lens_q, lens_k: of each sequence; packed: rows of all sequences one after another, else padded to the longest.
 
     whole: lengths, of which there is one, are numbers, as where a caller gives none; else tensors
+    reverses: of the schedule
     view: operands are slices of wider tensors, so that no strides are the dense ones
     float32: gradients' dtype, else dtype
     mask: full, causal (bottom right), window, documents, prefixes (one for each query, of intervals: causal, top left),
@@ -56,6 +57,7 @@ class Spec:
     softcap: float | None = None
     deterministic: bool = False
     schedule: str = "ascending"
+    reverses: bool = False
     pairs: int | None = None
     group_split: int | None = None
     products: str | None = None
@@ -271,6 +273,8 @@ def _schedule(spec: Spec, generator: torch.Generator, device: str) -> Schedule:
         n_blocks = -(-max(spec.lens_k) // spec.tile_n)
         shape = (len(spec.lens_q) if spec.mask == "random" else 1, 1)
         shape = (shape[0], spec.heads_kv if spec.mask == "random" else 1, n_blocks)
-        return permutation(torch.rand(shape, generator=generator).argsort(-1).to(torch.int32).to(device))
+        positions = torch.rand(shape, generator=generator).argsort(-1).to(torch.int32).to(device)
+        return replace(permutation(positions), reverses=spec.reverses)
     ascending = ALIKE if spec.whole and spec.mask == "full" else ASCENDING
-    return {"ascending": ascending, "descending": DESCENDING}[spec.schedule]
+    named = {"ascending": ascending, "descending": DESCENDING}[spec.schedule]
+    return replace(named, reverses=True) if spec.reverses else named

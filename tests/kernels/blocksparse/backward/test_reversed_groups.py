@@ -1,5 +1,6 @@
-"""Causal masks with ordered adds, whose last group of concurrent pairs is reversed (NOTE [reversed groups] of
-backward/tile_iterator.py): what is launched, and what every backward kernel computes then on the emulated GPU."""
+"""Ordered adds whose last group of concurrent pairs is reversed (NOTE [reversed groups] of backward/tile_iterator.py),
+of causal masks, and of any other where the schedule says so: what is launched, and what every backward kernel computes
+then on the emulated GPU."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from backward_problems import Spec, errors, make
+from backward_problems import Problem, Spec, errors, make
 from covering import covering, nightly_unless
 from emulated_backward import emulated
 
@@ -23,6 +24,7 @@ from oracles.dq_visits import Visits, launch_sequence, launch_visits
 from oracles.semaphore_order import predict
 
 CAUSAL = {"mask": "causal", "deterministic": True, "schedule": "descending"}
+RANDOM = {"mask": "random", "deterministic": True, "schedule": "permutation", "reverses": True}
 
 
 def values_of(blocks: BlockSparse, lengths: tuple[int, int], heads=(4, 2), batch=2, deterministic=True, pairs=None):
@@ -54,6 +56,9 @@ def test_the_last_group_is_reversed_where_rows_get_longer_and_adds_are_ordered()
     )
     for blocks in others:
         assert not has_longest_last(blocks) and values_of(blocks, (300, 300))["reversed_from"] == INT32_MAX
+        said = with_order(blocks, replace(blocks.schedule, reverses=True))
+        assert [values_of(said, (300, 300), pairs=pairs)["reversed_from"] for pairs in (1, 3, 4)] == [3, 3, 0]
+        assert values_of(said, (300, 300), deterministic=False)["reversed_from"] == INT32_MAX
     assert last_group(4, 0) == 0  # no pairs
 
 
@@ -71,7 +76,7 @@ def visits_of(blocks: BlockSparse, heads: tuple[int, int], batch: int, pairs: in
         m_blocks=blocks.m_blocks,
         concurrent_pairs=pairs,
         group_split=group_split,
-        merged=True,
+        merged=blocks.merged,
         reversed_from=last_group(pairs, batch * heads[1] * group_split),
         contributors=blocks.forward.partial.count + blocks.forward.full.count,
     )
@@ -82,10 +87,21 @@ def visits_of(blocks: BlockSparse, heads: tuple[int, int], batch: int, pairs: in
     covering([(640, 640), (200, 700), (700, 200)], ["top_left", "bottom_right"], [(2, 2), (4, 1)], [1, 2, 3], [1, 2]),
 )
 def test_ranks_of_a_reversed_group_follow_its_launch_order(lengths, align, heads, pairs, group_split):
-    """So the launch ends with any number of resident CTAs, and each tile's ranks are 0 … c - 1 as CTAs are launched."""
     group_split = min(group_split, heads[0] // heads[1])
-    blocks = causal(*lengths, align=align, tile_m=64, tile_n=64)
-    visits = visits_of(blocks, heads, 2, pairs, group_split)
+    assert_ends(visits_of(causal(*lengths, align=align, tile_m=64, tile_n=64), heads, 2, pairs, group_split))
+
+
+@pytest.mark.parametrize("pairs", [1, 2, 3])
+@pytest.mark.parametrize("mask", ["random", "documents", "window", "full"])
+def test_so_do_those_of_any_mask_whose_schedule_reverses_the_last_group(mask, pairs):
+    spec = Spec((300, 200), (330, 140), 4, 2, **{**RANDOM, "mask": mask})
+    blocks = make(spec).blocks
+    assert blocks.schedule.reverses and not has_longest_last(blocks)
+    assert_ends(visits_of(blocks, (4, 2), 2, pairs, 1))
+
+
+def assert_ends(visits: Visits) -> None:
+    """The launch ends with any number of resident CTAs, and each tile's ranks are 0 … c - 1 as CTAs are launched."""
     ranks: dict[int, list[int]] = {}
     for tile, rank in zip(visits.tile, visits.rank, strict=True):
         ranks.setdefault(tile, []).append(rank)
@@ -123,9 +139,27 @@ KERNELS = {
     ],
 )
 def test_gradients_and_bits(name, pairs):
-    """Right in every kernel, and the same bits with other warp schedules and other numbers of resident CTAs."""
     problem = make(replace(KERNELS[name], **{**CAUSAL, "pairs": pairs}))
     assert has_longest_last(problem.blocks)
+    assert_right(problem)
+
+
+@pytest.mark.parametrize(
+    ("name", "mask"),
+    [
+        nightly_unless((name, mask) in (("mma.sync", "random"), ("transposed, head dim 128", "random")), name, mask)
+        for name in KERNELS
+        for mask in ("random", "documents", "full")
+    ],
+)
+def test_gradients_and_bits_of_masks_whose_schedule_says_so(name, mask):
+    problem = make(replace(KERNELS[name], **{**RANDOM, "mask": mask, "pairs": 1}))
+    assert problem.blocks.schedule.reverses
+    assert_right(problem)
+
+
+def assert_right(problem: Problem) -> None:
+    """The gradients, and the same bits with other warp schedules and other numbers of resident CTAs."""
     first = None
     for resident, warps in ((3, "in_order"), (1, "random"), (7, "oldest_last")):
         out = emulated(problem, resident, warps)
