@@ -242,6 +242,15 @@ def asks_for_parameter(parameter: int) -> Callable[[str, int], bool]:
     return proof
 
 
+def asks_in_clusters(text: str, line: int) -> bool:
+    """True where a line loads a parameter that the text compares with null, in a kernel whose CTAs run in clusters."""
+    loaded = re.match(r"\s*ld\.param\.b64\s+(%\w+), \[", text.splitlines()[line - 1])
+    if loaded is None or len(giving(text.splitlines(), loaded[1])) != 1:
+        return False
+    asked = re.compile(rf"^\s*setp\.eq\.b64\s+%\w+, {re.escape(loaded[1])}, 0;", re.M)
+    return asked.search(text) is not None and re.search(r"^\s*barrier\.cluster\.wait", text, re.M) is not None
+
+
 def _is_parameter(text: str, register: str, parameter: int) -> bool:
     """True if a register gets a value once, that of a parameter."""
     given = giving(text.splitlines(), register)
