@@ -288,8 +288,8 @@ def _with_wide_window(chosen: Config) -> Case:
 
 def _with_short_sequences(chosen: Config) -> Case:
     """A case of packed sequences of which the longest has fewer tiles of queries than there are CTAs: the first tile
-    of one of these is the first one of the next sequence."""
-    rows = (2 * chosen.tile_m - 3, chosen.tile_m - 5, chosen.tile_m // 2, 7)
+    of one of these is the first one of the next sequence in their order, which is not the one behind it."""
+    rows = (chosen.tile_m - 5, 7, 2 * chosen.tile_m - 3, chosen.tile_m // 2)
     case = _of_few_keys(chosen, rows, Full())
     return with_fields(case, problem=with_fields(case.problem, lengths_k=rows, layout="packed"))
 

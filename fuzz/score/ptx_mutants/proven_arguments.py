@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from fuzz.score.ptx_mutants.argument import Argument
 from fuzz.score.ptx_mutants.awaited_copies import copies_are_awaited_next
-from fuzz.score.ptx_mutants.register_flow import asks_in_clusters
+from fuzz.score.ptx_mutants.register_flow import asks_in_clusters, holds_already
 from fuzz.score.ptx_mutants.thread_values import is_the_same, sign_is_unread
 
 _WGMMA = ("blocksparse.wgmma",)
@@ -46,6 +46,15 @@ PROVEN_ARGUMENTS = (
         after=r"_param_62\];$",
         targets=_WGMMA,
         proof=asks_in_clusters,
+    ),
+    Argument(
+        "it holds that already",
+        "A register is given a constant that it holds on every way that leads there (register_flow.py).",
+        ("instruction_dropped",),
+        r"mov\.b32 ",
+        "same_values",
+        targets=_WGMMA,
+        proof=holds_already,
     ),
     Argument(
         "awaited with the next copies",

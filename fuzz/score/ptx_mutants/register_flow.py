@@ -13,6 +13,9 @@ Nor does it where all lanes have met at a shuffle of the whole warp just before,
 and since they met at a barrier no lane has accessed memory but by waits for mbarriers, which have ended, and by loads
 from shared memory whose values it has given to such a shuffle, and so has.
 
+A register holds a constant already where, on every way that leads to a line, the last instruction that gave it a value
+is a move of that constant, or of another register that holds it there.
+
 Threads may meet at a barrier of another number where nobody else is at that one, or comes to it: on every way that
 leads there all threads of the CTA have met at barrier 0, and after that no instruction names the number, or one in a
 register.
@@ -48,6 +51,7 @@ _ON_REGISTERS = re.compile(
     r"\s*(@!?%p\d+ )?(setp|selp|mov|add|sub|and|or|xor|not|shl|shr|mul|mad|min|max|cvt|cvta|bra)\b"
 )
 _NEVER = re.compile(r"(?!)")
+_MOVE = re.compile(r"\s*mov\.b32\s+(%r\d+), (%r\d+|0f[0-9A-Fa-f]{8}|-?\d+);\s*$")
 _NOTHING = re.compile(r"\s*($|//|\.|\$\w+:)")
 
 
@@ -207,6 +211,47 @@ def is_read_once(text: str, line: int) -> bool:
     lines = text.splitlines()
     given = re.match(r"\s*\S+\s+(%\w+),", lines[line - 1])
     return given is not None and sum(given[1] in _REGISTER.findall(one) for one in lines) == 2
+
+
+def holds_already(text: str, number: int) -> bool:
+    """True where line `number` (counted from 1) of a kernel's PTX gives a register the constant that it holds, see
+    above; False where that is not known."""
+    flow = _flow(text)
+    move = None if flow is None else _MOVE.match(flow.lines[number - 1])
+    if flow is None or move is None:
+        return False
+    held = _held(flow, move[1], number - 1, frozenset())
+    return held is not None and held == _constant(flow, move[2], number - 1, frozenset())
+
+
+def _constant(flow: Flow, operand: str, i: int, asked: frozenset[tuple[str, int]]) -> int | None:
+    """The constant that an operand is in line `i`, counted from 0, as bits; None where that is not known."""
+    if operand.startswith("%"):
+        return _held(flow, operand, i, asked)
+    return int(operand[2:], 16) if operand.startswith("0f") else int(operand) % (1 << 32)
+
+
+def _held(flow: Flow, register: str, i: int, asked: frozenset[tuple[str, int]]) -> int | None:
+    """The constant that a register holds when line `i`, counted from 0, is come to; None where that is not known, as
+    where it was `asked` on the way here."""
+    if (register, i) in asked:
+        return None
+    named = re.compile(rf"{re.escape(register)}\b")
+    found, seen, todo = set[int | None](), set[int](), flow.before(i)
+    while todo:
+        j = todo.pop()
+        if j in seen:
+            continue
+        seen.add(j)
+        if j < 0:
+            return None
+        several = flow.lines[j].count(";") > 1  # instructions
+        if not named.search(flow.lines[j]) or not (several or giving([flow.lines[j]], register)):
+            todo += flow.before(j)
+            continue
+        move = _MOVE.match(flow.lines[j])
+        found.add(None if move is None else _constant(flow, move[2], j, asked | {(register, i)}))
+    return found.pop() if len(found) == 1 else None
 
 
 def stores_zeros(text: str, line: int) -> bool:

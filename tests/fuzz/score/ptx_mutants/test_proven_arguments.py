@@ -53,6 +53,22 @@ QUAD = """.reqntid 384, 1, 1
 $L__BB0_1:
 	ret;
 """
+# sums that begin with zero: where a tile begins, and once more before its loop
+BEGUN = """
+$L__BB0_1:
+	mov.b32 	%r1, 0f00000000;
+	mov.b32 	%r2, %r1;
+	@%p1 bra 	$L__BB0_2;
+	mov.b32 	%r3, 0;
+	mov.b32 	%r2, %r3;
+$L__BB0_2:
+	add.f32 	%r1, %r1, %r5;
+	mov.b32 	%r4, 0f00000000;
+	mov.b32 	%r2, %r4;
+	add.f32 	%r2, %r2, %r6;
+	@%p2 bra 	$L__BB0_1;
+	ret;
+"""
 ORDER = """
 	barrier.cluster.arrive;
 	barrier.cluster.wait;
@@ -226,6 +242,25 @@ def test_clusters_have_no_order_of_sequences():
     assert status(ORDER, *change, "backward", same_values=True)[0] == "missed"
     for old, new in (("barrier.cluster", "barrier.cta"), ("setp.eq.b64", "setp.lt.s64"), (", 0;", ", 1;")):
         assert status(ORDER.replace(old, new), *change, same_values=True)[0] == "missed", (old, new)
+
+
+def test_a_register_may_hold_a_constant_already():
+    change = ("instruction_dropped", "mov.b32 %r2, %r4;", ";")
+    assert status(BEGUN, *change, same_values=True) == ("equivalent", "it holds that already")
+    assert status(BEGUN, *change)[0] == "missed"
+    # what the sums begin with where the loop goes on; a register that was added to
+    assert status(BEGUN, "instruction_dropped", "mov.b32 %r2, %r1;", ";", same_values=True)[0] == "missed"
+    for old, new in (
+        ("%r4, 0f00000000", "%r4, 0f3F800000"),
+        ("%r3, 0;", "%r3, 1;"),
+        ("mov.b32 \t%r3, 0;", "@%p3 mov.b32 \t%r3, 0;"),
+        ("mov.b32 \t%r3, 0;", "ld.shared.b32 \t%r3, [%r9];"),
+        ("\tmov.b32 \t%r4", "\tmov.b64 \t{%r7, %r2}, %rd1;\n\tmov.b32 \t%r4"),
+        ("\tmov.b32 \t%r4", "\t@%p4 bra \t$L__BB0_3;\n\tadd.f32 \t%r2, %r2, %r6;\n$L__BB0_3:\n\tmov.b32 \t%r4"),
+        ("$L__BB0_1:\n\tmov.b32 \t%r1, 0f00000000;\n\tmov.b32 \t%r2, %r1;\n", "$L__BB0_1:\n"),
+    ):
+        there = BEGUN.replace(old, new)
+        assert there != BEGUN and status(there, *change, same_values=True)[0] == "missed", (old, new)
 
 
 WAYS = (
