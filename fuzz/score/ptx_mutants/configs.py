@@ -246,7 +246,7 @@ def size(chosen: Config, problem: AnyProblem) -> int:
 def made(chosen: Config) -> list[Case]:
     """Cases for kernels by wgmma of problems that no session without a GPU draws, or few."""
     if chosen.splits:
-        return [_with_windows(chosen)]
+        return [_with_windows(chosen), _with_low_scores(chosen)]
     if chosen.full:
         return [
             _with_windows(chosen, keys=2 * chosen.tile_n),
@@ -254,6 +254,7 @@ def made(chosen: Config) -> list[Case]:
             *(_with_runs(chosen, seed) for seed in _ORDERS),
         ]
     alike = [_with_windows(chosen), _with_wide_window(chosen), _with_short_sequences(chosen)]
+    alike += [_with_low_scores(chosen)] * (not chosen.softcap)
     by_head = chosen.mask != "band"
     return alike + [_with_empty_sequence(chosen, seed) for seed in _ORDERS if by_head]
 
@@ -292,6 +293,14 @@ def _with_short_sequences(chosen: Config) -> Case:
     rows = (chosen.tile_m - 5, 7, 2 * chosen.tile_m - 3, chosen.tile_m // 2)
     case = _of_few_keys(chosen, rows, Full())
     return with_fields(case, problem=with_fields(case.problem, lengths_k=rows, layout="packed"))
+
+
+def _with_low_scores(chosen: Config) -> Case:
+    """A case of three keys and large numbers: rows whose scores are all so low that a key past the end, whose score is
+    0, has an infinite probability where it is not hidden. Five whole tiles of queries are among its rows."""
+    case = _of_few_keys(chosen, (RUN,), Full(), heads=4, keys=3)
+    problem = with_fields(case.problem, heads_kv=4, scale=2.0)
+    return with_fields(case, problem=problem, inputs=with_fields(case.inputs, distribution="large"))
 
 
 def _with_empty_sequence(chosen: Config, seed: int) -> Case:

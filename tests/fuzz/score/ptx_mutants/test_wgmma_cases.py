@@ -11,6 +11,7 @@ from fuzz.score.ptx_mutants.configs import RUN, WGMMA, builds_of, cases_of, made
 from fuzz.targets.blocksparse.block_lists import blocks_of
 from fuzz.targets.blocksparse.devices import arch_without_gpu, toolchain_there
 from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
+from fuzz.tensors.arena import build
 from kernels.blocksparse.launch.by_length import order_of_keys, order_of_queries
 from kernels.blocksparse.launch.forward import EMULATED
 from oracles.problem import Problem
@@ -72,6 +73,15 @@ def test_kernels_of_a_full_mask_run_in_clusters_and_split_tiles():
     assert [one for one in WGMMA if one.splits] == [FULL]
     ordered = json.loads(builds_of(FULL_ORDERED)["backward"].options)
     assert dict(ordered["tuning"]) == {"runs": 1} and ordered["deterministic"]
+
+
+@pytest.mark.parametrize("chosen", [FULL, BAND], ids=lambda one: one.name)
+def test_scores_of_some_rows_are_so_low_that_a_score_of_zero_is_infinite(chosen):
+    (case,) = (one for one in made(chosen) if one.inputs.distribution == "large")
+    given = build(case, "cpu").tensors()
+    scores = torch.einsum("bhid,bhjd->bhij", given.q.float(), given.k.float()) * case.problem.scale
+    low = scores.amax(-1) < -89  # exp(89) is more than a float32 holds
+    assert low.any() and not low.all()
 
 
 def test_rows_of_a_full_mask_are_turned_so_that_tiles_of_two_heads_are_adjacent():
