@@ -90,7 +90,7 @@ def copies_are_awaited_next(text: str, number: int) -> bool:
     guards = (first.guard, first.around), (second.guard, second.around)
     places = (first.place, first.arrival), (second.place, second.arrival)
     # what runs from the first copies to the second ones, as the branch before these goes the same way
-    within = _ways(flow, first.begin, {second.branch}) | _ways(flow, second.begin, {second.arrival, second.behind})
+    within = flow.ways(first.begin, {second.branch}) | flow.ways(second.begin, {second.arrival, second.behind})
     return (
         _comes_to(flow, first, second)
         and _same(flow, registers, (first.asked, first.branch), (second.asked, second.branch))
@@ -130,21 +130,10 @@ def _comes_to(flow: Flow, first: _Copies, second: _Copies) -> bool:
     """True if what runs from the first copies on comes to the branch before the second ones, and from its target to
     these, on every way."""
     for start, end in ((first.begin, second.branch), (second.begin, second.commit)):
-        reached = _ways(flow, start, {end}) - {end}
+        reached = flow.ways(start, {end}) - {end}
         if not all(start <= i < end and flow.after(i) for i in reached):
             return False
     return first.commit < second.branch < second.begin < second.commit
-
-
-def _ways(flow: Flow, start: int, ends: set[int], within: set[int] | None = None) -> set[int]:
-    """Lines that may run from `start` on, as far as one of `ends`, which is among them. within: all that may run."""
-    found, todo = set[int](), [start]
-    while todo:
-        i = todo.pop()
-        if i not in found and (within is None or i in within):
-            found.add(i)
-            todo += [] if i in ends else flow.after(i)
-    return found
 
 
 def _awaits_both(flow: Flow, registers: Registers, first: str, second: str) -> bool:
@@ -154,22 +143,9 @@ def _awaits_both(flow: Flow, registers: Registers, first: str, second: str) -> b
     ours = [one for one in waits if one.offset == first]
     for one in ours:
         before = {other.line for other in waits if other.offset == second and _is_of(flow, registers, other, one)}
-        if {-1, one.line} & _since(flow, before, one.line):
+        if {-1, one.line} & flow.since(before, one.line):
             return False
     return bool(ours)
-
-
-def _since(flow: Flow, begins: set[int], end: int) -> set[int]:
-    """Lines that may run between the last one of `begins` and line `end`, which is among them where it may run again;
-    -1 where none of them may have run."""
-    found, todo = set[int](), flow.before(end)
-    while todo:
-        i = todo.pop()
-        if i in found or i in begins:
-            continue
-        found.add(i)
-        todo += flow.before(i) if i >= 0 else []
-    return found
 
 
 def _is_of(flow: Flow, registers: Registers, one: _Wait, other: _Wait) -> bool:
@@ -199,14 +175,14 @@ def _same(
         if pair is None:
             return False
         begin = min(pair.lines | {one[1]})
-        since = _ways(flow, begin, {other[1]}, within)
+        since = flow.ways(begin, {other[1]}, within)
         if within is None:
-            back = _since(flow, {begin}, other[1])
+            back = flow.since({begin}, other[1])
             since &= back | {begin}
             if {-1, other[1]} & back:
                 return False
         passed = (pair.lines | {one[1]}) - {begin}
-        if not since or any(other[1] in _ways(flow, begin, {i}, within) for i in passed):
+        if not since or any(other[1] in flow.ways(begin, {i}, within) for i in passed):
             return False
         changing = {x for x in pair.leaves if since & set(registers.given.get(x, []))}
         if not changing:

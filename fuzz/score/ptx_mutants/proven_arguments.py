@@ -6,6 +6,7 @@ from __future__ import annotations
 from fuzz.score.ptx_mutants.argument import Argument
 from fuzz.score.ptx_mutants.awaited_copies import copies_are_awaited_next
 from fuzz.score.ptx_mutants.register_flow import asks_in_clusters, holds_already
+from fuzz.score.ptx_mutants.reloaded_tiles import ring_is_free_at_first
 from fuzz.score.ptx_mutants.thread_values import is_the_same, sign_is_unread
 
 _WGMMA = ("blocksparse.wgmma",)
@@ -66,5 +67,16 @@ PROVEN_ARGUMENTS = (
         kinds=("backward",),
         targets=_WGMMA,
         proof=copies_are_awaited_next,
+    ),
+    Argument(
+        "free since the tile before",
+        "A wait for a ring's buffer at a tile's first step. The warps have waited for the tile's keys, which were "
+        "loaded after all of them were done with the tile before, and with the ring's buffers (reloaded_tiles.py).",
+        ("phase_not_awaited",),
+        r"mbarrier\.try_wait\.parity",
+        "same_bits",
+        kinds=("backward",),
+        targets=_WGMMA,
+        proof=ring_is_free_at_first,
     ),
 )  # fmt: skip

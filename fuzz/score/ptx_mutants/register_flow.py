@@ -99,6 +99,28 @@ class Flow:
         found = [self._labels[branch[2]]] if branch is not None else []
         return found + [i + 1] * (self._goes_on(i) and i + 1 < len(self.lines))
 
+    def ways(self, start: int, ends: set[int], within: set[int] | None = None) -> set[int]:
+        """Lines that may run from `start` on, as far as one of `ends`, which is among them. within: all that may."""
+        found, todo = set[int](), [start]
+        while todo:
+            i = todo.pop()
+            if i not in found and (within is None or i in within):
+                found.add(i)
+                todo += [] if i in ends else self.after(i)
+        return found
+
+    def since(self, begins: set[int], end: int) -> set[int]:
+        """Lines that may run between the last one of `begins` and line `end`, which is among them where it may run
+        again; -1 where none of them may have run."""
+        found, todo = set[int](), self.before(end)
+        while todo:
+            i = todo.pop()
+            if i in found or i in begins:
+                continue
+            found.add(i)
+            todo += self.before(i) if i >= 0 else []
+        return found
+
     def _goes_on(self, i: int) -> bool:
         branch = _BRANCH.match(self.lines[i])
         return bool(branch[1]) if branch is not None else _END.match(self.lines[i]) is None

@@ -189,6 +189,15 @@ def is_the_same(text: str, changed: str, number: int) -> bool:
     return True
 
 
+def are_the_same(text: str, one: str, other: str) -> bool:
+    """True where two registers of a kernel's PTX have the same value in every thread at any time, as its number alone
+    decides both; False where that is not known."""
+    threads = _threads(text)
+    every = _Threads(registers_of(text), threads, {})
+    x, y = every.of(one), every.of(other)
+    return bool(threads) and x is not None and y is not None and not (x != y).any()
+
+
 def _coming_to(text: str, number: int, every: _Threads, threads: int) -> int:
     """The threads that may come to a line, a bit for each; 0 where that is not known."""
     try:

@@ -148,6 +148,54 @@ $L__BB0_11:
 	ret;
 """
 
+# a warp that loads a tile's keys (mbarrier at 600, free at 700), and warps that write dS of each step (free at 800)
+TILES = """.reqntid 384, 1, 1
+	shfl.sync.idx.b32 	%r1, %r90, 0, 31, -1;
+	mov.u32 	%r2, %laneid;
+	setp.ne.b32 	%p3, %r2, 0;
+	mov.b32 	%r5, 8;
+	mov.b32 	%r6, 1;
+	mbarrier.init.shared.b64 	[%r1+600], %r6;
+	add.s32 	%r7, %r1, 700;
+	mbarrier.init.shared.b64 	[%r7], %r5;
+	mbarrier.init.shared.b64 	[%r1+800], %r5;
+	mbarrier.init.shared.b64 	[%r1+808], %r5;
+	@%p1 bra 	$L__BB0_10;
+$L__BB0_1:
+	add.s32 	%r10, %r1, 700;
+	mbarrier.try_wait.parity.shared.b64 P1, [%r10], %r11, 10000000;
+	cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r12], [%rd3], 512, [%r13];
+	mbarrier.arrive.expect_tx.shared.b64 %rd4, [%r1+600], %r14;
+	add.s32 	%r15, %r15, 1;
+	setp.ne.b32 	%p2, %r15, %r16;
+	@%p2 bra 	$L__BB0_1;
+	ret;
+$L__BB0_10:
+	add.s32 	%r20, %r1, 600;
+	mbarrier.try_wait.parity.shared.b64 P1, [%r20], %r21, 10000000;
+	shl.b32 	%r22, %r19, 3;
+	add.s32 	%r23, %r1, %r22;
+	add.s32 	%r24, %r23, 800;
+	mbarrier.try_wait.parity.shared.b64 P1, [%r24], %r25, 10000000;
+	stmatrix.sync.aligned.m8n8.x4.shared.b16 [%r26], {%r30, %r31, %r32, %r33};
+$L__BB0_11:
+	add.s32 	%r40, %r23, 800;
+	mbarrier.try_wait.parity.shared.b64 P1, [%r40], %r41, 10000000;
+	@%p3 bra 	$L__BB0_12;
+	mov.b32 	%r42, 1;
+	mbarrier.arrive.shared.b64 %rd5, [%r23+800], %r42;
+$L__BB0_12:
+	@%p4 bra 	$L__BB0_11;
+	setp.ne.b32 	%p5, %r2, 0;
+	@%p5 bra 	$L__BB0_13;
+	mov.b32 	%r43, 1;
+	mbarrier.arrive.shared.b64 %rd6, [%r1+700], %r43;
+$L__BB0_13:
+	@%p6 bra 	$L__BB0_10;
+	ret;
+"""
+AT_FIRST = "mbarrier.try_wait.parity.shared.b64 P1, [%r24], %r25, 10000000;"
+
 
 def status(text: str, operator: str, before: str, after: str, kind: str = "forward", **seen: bool) -> tuple[str, str]:
     """Status of the mutant of the first line that is `before`, and the argument that gives it."""
@@ -327,6 +375,48 @@ def test_a_value_that_was_made_before_a_loop_is_another_one_in_it():
         "$L__BB0_1:\n", "\tand.b32 \t%r21, %r20, 1;\n$L__BB0_1:\n"
     )
     assert status(there, *WAYS[0], "backward")[0] == "missed"
+
+
+def test_a_ring_is_free_at_a_tile_s_first_step():
+    change = ("phase_not_awaited", AT_FIRST, "setp.eq.s32 P1, 0, 0;", "backward")
+    assert status(TILES, *change) == ("equivalent", "free since the tile before")
+    assert status(TILES, *change, same_bits=False)[0] == "missed"
+    in_loop = AT_FIRST.replace("%r24], %r25", "%r40], %r41")
+    assert status(TILES, "phase_not_awaited", in_loop, "setp.eq.s32 P1, 0, 0;", "backward")[0] == "missed"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        # keys are awaited on some ways, later, or at another mbarrier; a step was done since
+        ("$L__BB0_10:\n", "$L__BB0_10:\n\t@%p9 bra \t$L__BB0_14;\n"),
+        ("%r20, %r1, 600", "%r20, %r1, 608"),
+        ("@%p6 bra \t$L__BB0_10", "@%p6 bra \t$L__BB0_14"),
+        ("\tshl.b32 \t%r22", "\tmbarrier.arrive.shared.b64 %rd7, [%r23+800], %r42;\n\tshl.b32 \t%r22"),
+        # keys are loaded without a wait, twice after one, or by a wait for another mbarrier
+        ("\tmbarrier.try_wait.parity.shared.b64 P1, [%r10], %r11, 10000000;\n", ""),
+        ("@%p2 bra \t$L__BB0_1;", "@%p2 bra \t$L__BB0_2;"),
+        ("%r10, %r1, 700", "%r10, %r1, 900"),
+        ("\tadd.s32 \t%r15", "\tmbarrier.arrive.shared.b64 %rd8, [%r1+600], %r14;\n\tadd.s32 \t%r15"),
+        # fewer warps say that they are done; other lanes do, or not on every way, or before they are done
+        ("[%r7], %r5", "[%r7], %r6"),
+        ("%p5, %r2, 0", "%p5, %r2, 1"),
+        ("%p5, %r2, 0", "%p5, %r3, 0"),
+        ("@%p5 bra", "@%p7 bra"),
+        ("$L__BB0_12:\n", "$L__BB0_12:\n\t@%p9 bra \t$L__BB0_13;\n"),
+        ("[%r1+700], %r43", "[%r1+900], %r43"),
+        ("$L__BB0_13:\n", "$L__BB0_13:\n\t@%p3 bra \t$L__BB0_15;\n\tmov.b32 \t%r44, 1;\n"
+         "\tmbarrier.arrive.shared.b64 %rd9, [%r23+800], %r44;\n$L__BB0_15:\n"),
+        # an arrival at what is not known
+        ("\tret;\n$L__BB0_10", "\tmbarrier.arrive.shared.b64 %rd7, [%r17], %r42;\n\tret;\n$L__BB0_10"),
+    ],
+)  # fmt: skip
+def test_a_ring_that_may_be_in_use_is_missed(old, new):
+    labelled = TILES.replace("\tshl.b32 \t%r22", "$L__BB0_14:\n\tshl.b32 \t%r22")
+    labelled = labelled.replace("\tcp.async.bulk", "$L__BB0_2:\n\tcp.async.bulk")
+    change = ("phase_not_awaited", AT_FIRST, "setp.eq.s32 P1, 0, 0;", "backward")
+    assert old in labelled and status(labelled, *change)[0] == "equivalent"
+    assert status(labelled.replace(old, new), *change)[0] == "missed"
 
 
 def test_arguments_are_of_these_kernels_alone():
