@@ -13,6 +13,7 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from fuzz.score.ptx_mutants.results import PtxMutant, Result
+from fuzz.score.ptx_mutants.sampling import mutated
 
 _LOC = re.compile(r"\.loc\t[^\n]*// ([\w.]+):(\d+)")
 ROOT = Path(__file__).resolve().parents[3]
@@ -34,6 +35,7 @@ class Argument:
     least    listed cases that come to it; alone: those of them that make block lists alone
     none_in  kind of another kernel of the configuration, and a pattern that matches nowhere in its text
     proof    says yes of the kernel's text and the changed line's number
+    compared says yes of the kernel's text, the changed one and the line's number
     """
 
     rule: str
@@ -58,6 +60,7 @@ class Argument:
     without: str = ""
     none_in: tuple[str, str] = ("", "")
     proof: Callable[[str, int], bool] | None = None
+    compared: Callable[[str, str, int], bool] | None = None
 
     def fits(self, result: Result, text_of: TextOf) -> bool:
         """True if it says that this mutant is equivalent."""
@@ -84,6 +87,7 @@ class Argument:
             and (not self.near or re.search(self.near, code_around(bug, text_of), re.M) is not None)
             and (not self.none_in[0] or re.search(self.none_in[1], other_text(bug, self.none_in[0], text_of)) is None)
             and (self.proof is None or self.proof(text_of(bug), bug.line))
+            and (self.compared is None or self.compared(text_of(bug), mutated(bug, text_of(bug)), bug.line))
         )
 
 

@@ -29,6 +29,7 @@ from fuzz.session.plan import SHARD_CASES, Shard
 from fuzz.targets.blocksparse.block_lists import LISTS, SCHEDULES
 from fuzz.targets.blocksparse.devices import arch_without_gpu
 from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
+from fuzz.targets.blocksparse.turned import TURNED
 from fuzz.targets.blocksparse.variants import has_pairs_of_tiles
 from kernels.blocksparse.launch.forward import EMULATED, MANY_TILES
 from kernels.blocksparse.launch.split_tiles import FREE, split_of
@@ -88,6 +89,12 @@ class Config:
     def splits(self) -> bool:
         """True if its kernels of both passes may split tiles, as those of a full mask do with atomic adds."""
         return self.full and not self.deterministic
+
+    @property
+    def splits_forward(self) -> bool:
+        """True if the forward kernel alone may split tiles, as that of a full mask does with ordered adds. The backward
+        one takes whole blocks of keys."""
+        return self.full and self.deterministic
 
     def cases(self, count: int, seed: int) -> list[Case]:
         """See KernelConfig and `cases_of`."""
@@ -159,8 +166,8 @@ class _Narrowed(EmulatedBlockSparse):
 def cases_of(chosen: Config, count: int, seed: int) -> list[Case]:
     """`count` different cases of the configuration, by turns of each `size`, as far as there are some among what a
     session of that seed draws and that the configuration's kernels compute; of kernels by wgmma also of those of
-    `made`. Of kernels that may split tiles by turns of `_by_passes`, some with fewer heads than were drawn. Fewer begin
-    with the same cases."""
+    `made`. Of kernels that may split tiles by turns of `_by_passes`, some with fewer heads than were drawn; where the
+    forward one alone may, some without the backward pass that was drawn. Fewer begin with the same cases."""
     target = _Narrowed(chosen)
     keys = {build.key for build in builds_of(chosen).values()}
     found: dict[str, Case] = {}
@@ -174,6 +181,8 @@ def cases_of(chosen: Config, count: int, seed: int) -> list[Case]:
             builds = target.builds(case, arch_without_gpu("emulator"))
             if all(build.key in keys for build in first_of_kinds(builds).values()):
                 found.setdefault(case.id, case)
+            elif case.problem.backward and size(chosen, case.problem) >= 8:
+                keep(with_fields(case, problem=with_fields(case.problem, backward=False)))
 
     drawn = strategies.drawer(target, strategies.LARGE if chosen.products else strategies.SMALL, REPEATS)
     if chosen.products:
@@ -182,7 +191,7 @@ def cases_of(chosen: Config, count: int, seed: int) -> list[Case]:
         explore(Shard(chosen.name, shard, SHARD_CASES, 1000 * seed + shard), drawn, keep)
     if chosen.splits:
         return list(islice(_by_turns(*_by_passes(chosen, found.values()), made(chosen)), count))
-    by_size: list[list[Case]] = [[] for _ in range(8)]
+    by_size: list[list[Case]] = [[] for _ in range(11)]
     if chosen.products:
         by_size.append(made(chosen))
     for case in found.values():
@@ -213,7 +222,12 @@ def size(chosen: Config, problem: AnyProblem) -> int:
     4: a shorter one, in parts that share a KV head (NOTE [group split] of group_split.py). Of kernels by wgmma, 5: a
     block of 128 keys that RUN queries see whole, 6: two or more that a tile of queries sees whole, and no key beyond
     the last whole block, 7: three packed sequences or more, whose tiles are launched by an order of them, if lists have
-    one (NOTE [sequences by length] of lists/lpt.py)."""
+    one (NOTE [sequences by length] of lists/lpt.py). Where the forward kernel alone may split tiles, 8: it does, and
+    keys end within a block, 9: and there are _MANY blocks of keys or more, 10: as many, and keys end with a block."""
+    if chosen.splits_forward and split_passes(chosen, problem)[0]:
+        long, cut = problem.len_k > (_MANY - 1) * chosen.tile_n, problem.len_k % chosen.tile_n > 0
+        if long or cut:
+            return 8 + long if cut else 10
     sizes = list(zip(problem.lengths_q, problem.lengths_k, strict=True))
     if chosen.products and any(_see_whole(problem, *one) >= RUN for one in sizes):
         return 5
@@ -232,10 +246,15 @@ def size(chosen: Config, problem: AnyProblem) -> int:
 def made(chosen: Config) -> list[Case]:
     """Cases for kernels by wgmma of problems that no session without a GPU draws, or few."""
     if chosen.splits:
-        return [_with_windows(chosen)]
+        return [_with_windows(chosen), _with_low_scores(chosen)]
     if chosen.full:
-        return [_with_windows(chosen, keys=2 * chosen.tile_n), *(_with_runs(chosen, seed) for seed in _ORDERS)]
+        return [
+            _with_windows(chosen, keys=2 * chosen.tile_n),
+            _with_turned_rows(chosen),
+            *(_with_runs(chosen, seed) for seed in _ORDERS),
+        ]
     alike = [_with_windows(chosen), _with_wide_window(chosen), _with_short_sequences(chosen)]
+    alike += [_with_low_scores(chosen)] * (not chosen.softcap)
     by_head = chosen.mask != "band"
     return alike + [_with_empty_sequence(chosen, seed) for seed in _ORDERS if by_head]
 
@@ -255,6 +274,13 @@ def _with_runs(chosen: Config, seed: int) -> Case:
     return with_fields(case, problem=problem, variant=case.variant | {"slots": EMULATED, "seed": seed})
 
 
+def _with_turned_rows(chosen: Config) -> Case:
+    """A case of two heads in one unit whose rows begin with their third block (turned.py): the last two tiles of a head
+    and the next one's first three are adjacent, and no run."""
+    case = _of_few_keys(chosen, (6 * chosen.tile_m - 5,), Full(), heads=2, keys=2 * chosen.tile_n)
+    return with_fields(case, variant=case.variant | {"schedule": TURNED})
+
+
 def _with_wide_window(chosen: Config) -> Case:
     """A case with a block of keys that has several full blocks of queries between partial ones. The backward kernel
     visits them merged, and looks for the place of each by bisection, in several steps."""
@@ -263,10 +289,18 @@ def _with_wide_window(chosen: Config) -> Case:
 
 def _with_short_sequences(chosen: Config) -> Case:
     """A case of packed sequences of which the longest has fewer tiles of queries than there are CTAs: the first tile
-    of one of these is the first one of the next sequence."""
-    rows = (2 * chosen.tile_m - 3, chosen.tile_m - 5, chosen.tile_m // 2, 7)
+    of one of these is the first one of the next sequence in their order, which is not the one behind it."""
+    rows = (chosen.tile_m - 5, 7, 2 * chosen.tile_m - 3, chosen.tile_m // 2)
     case = _of_few_keys(chosen, rows, Full())
     return with_fields(case, problem=with_fields(case.problem, lengths_k=rows, layout="packed"))
+
+
+def _with_low_scores(chosen: Config) -> Case:
+    """A case of three keys and large numbers: rows whose scores are all so low that a key past the end, whose score is
+    0, has an infinite probability where it is not hidden. Five whole tiles of queries are among its rows."""
+    case = _of_few_keys(chosen, (RUN,), Full(), heads=4, keys=3)
+    problem = with_fields(case.problem, heads_kv=4, scale=2.0)
+    return with_fields(case, problem=problem, inputs=with_fields(case.inputs, distribution="large"))
 
 
 def _with_empty_sequence(chosen: Config, seed: int) -> Case:

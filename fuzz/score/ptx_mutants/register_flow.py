@@ -13,6 +13,9 @@ Nor does it where all lanes have met at a shuffle of the whole warp just before,
 and since they met at a barrier no lane has accessed memory but by waits for mbarriers, which have ended, and by loads
 from shared memory whose values it has given to such a shuffle, and so has.
 
+A register holds a constant already where, on every way that leads to a line, the last instruction that gave it a value
+is a move of that constant, or of another register that holds it there.
+
 Threads may meet at a barrier of another number where nobody else is at that one, or comes to it: on every way that
 leads there all threads of the CTA have met at barrier 0, and after that no instruction names the number, or one in a
 register.
@@ -48,6 +51,7 @@ _ON_REGISTERS = re.compile(
     r"\s*(@!?%p\d+ )?(setp|selp|mov|add|sub|and|or|xor|not|shl|shr|mul|mad|min|max|cvt|cvta|bra)\b"
 )
 _NEVER = re.compile(r"(?!)")
+_MOVE = re.compile(r"\s*mov\.b32\s+(%r\d+), (%r\d+|0f[0-9A-Fa-f]{8}|-?\d+);\s*$")
 _NOTHING = re.compile(r"\s*($|//|\.|\$\w+:)")
 
 
@@ -94,6 +98,28 @@ class Flow:
         branch = _BRANCH.match(self.lines[i])
         found = [self._labels[branch[2]]] if branch is not None else []
         return found + [i + 1] * (self._goes_on(i) and i + 1 < len(self.lines))
+
+    def ways(self, start: int, ends: set[int], within: set[int] | None = None) -> set[int]:
+        """Lines that may run from `start` on, as far as one of `ends`, which is among them. within: all that may."""
+        found, todo = set[int](), [start]
+        while todo:
+            i = todo.pop()
+            if i not in found and (within is None or i in within):
+                found.add(i)
+                todo += [] if i in ends else self.after(i)
+        return found
+
+    def since(self, begins: set[int], end: int) -> set[int]:
+        """Lines that may run between the last one of `begins` and line `end`, which is among them where it may run
+        again; -1 where none of them may have run."""
+        found, todo = set[int](), self.before(end)
+        while todo:
+            i = todo.pop()
+            if i in found or i in begins:
+                continue
+            found.add(i)
+            todo += self.before(i) if i >= 0 else []
+        return found
 
     def _goes_on(self, i: int) -> bool:
         branch = _BRANCH.match(self.lines[i])
@@ -209,6 +235,47 @@ def is_read_once(text: str, line: int) -> bool:
     return given is not None and sum(given[1] in _REGISTER.findall(one) for one in lines) == 2
 
 
+def holds_already(text: str, number: int) -> bool:
+    """True where line `number` (counted from 1) of a kernel's PTX gives a register the constant that it holds, see
+    above; False where that is not known."""
+    flow = _flow(text)
+    move = None if flow is None else _MOVE.match(flow.lines[number - 1])
+    if flow is None or move is None:
+        return False
+    held = _held(flow, move[1], number - 1, frozenset())
+    return held is not None and held == _constant(flow, move[2], number - 1, frozenset())
+
+
+def _constant(flow: Flow, operand: str, i: int, asked: frozenset[tuple[str, int]]) -> int | None:
+    """The constant that an operand is in line `i`, counted from 0, as bits; None where that is not known."""
+    if operand.startswith("%"):
+        return _held(flow, operand, i, asked)
+    return int(operand[2:], 16) if operand.startswith("0f") else int(operand) % (1 << 32)
+
+
+def _held(flow: Flow, register: str, i: int, asked: frozenset[tuple[str, int]]) -> int | None:
+    """The constant that a register holds when line `i`, counted from 0, is come to; None where that is not known, as
+    where it was `asked` on the way here."""
+    if (register, i) in asked:
+        return None
+    named = re.compile(rf"{re.escape(register)}\b")
+    found, seen, todo = set[int | None](), set[int](), flow.before(i)
+    while todo:
+        j = todo.pop()
+        if j in seen:
+            continue
+        seen.add(j)
+        if j < 0:
+            return None
+        several = flow.lines[j].count(";") > 1  # instructions
+        if not named.search(flow.lines[j]) or not (several or giving([flow.lines[j]], register)):
+            todo += flow.before(j)
+            continue
+        move = _MOVE.match(flow.lines[j])
+        found.add(None if move is None else _constant(flow, move[2], j, asked | {(register, i)}))
+    return found.pop() if len(found) == 1 else None
+
+
 def stores_zeros(text: str, line: int) -> bool:
     """True where a line stores matrices of one register, which one line gives a value: 0."""
     stored = re.match(r"\s*stmatrix\S+\s+\[[^\]]*\], \{([^}]*)\};", text.splitlines()[line - 1])
@@ -240,6 +307,15 @@ def asks_for_parameter(parameter: int) -> Callable[[str, int], bool]:
         return asked is not None and _is_parameter(text, asked[2], parameter)
 
     return proof
+
+
+def asks_in_clusters(text: str, line: int) -> bool:
+    """True where a line loads a parameter that the text compares with null, in a kernel whose CTAs run in clusters."""
+    loaded = re.match(r"\s*ld\.param\.b64\s+(%\w+), \[", text.splitlines()[line - 1])
+    if loaded is None or len(giving(text.splitlines(), loaded[1])) != 1:
+        return False
+    asked = re.compile(rf"^\s*setp\.eq\.b64\s+%\w+, {re.escape(loaded[1])}, 0;", re.M)
+    return asked.search(text) is not None and re.search(r"^\s*barrier\.cluster\.wait", text, re.M) is not None
 
 
 def _is_parameter(text: str, register: str, parameter: int) -> bool:

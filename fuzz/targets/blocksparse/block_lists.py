@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fuzz.core.case import Case
 from fuzz.targets.blocksparse import two_calls
+from fuzz.targets.blocksparse.turned import TURNED, turned
 from kernels.blocksparse.lists import bands, from_mask, intervals, linear, ranges
 from kernels.blocksparse.lists.builder import Align, dense
 from kernels.blocksparse.lists.halves import halve_keys
@@ -130,6 +131,8 @@ def _made(p: AnyProblem, named: Options, seed: int, parity: int | None = None) -
     if halved:
         made = halve_keys(made, p.lengths_k)
         made = with_order(made, schedule) if p.backward else replace(made, schedule=schedule)
+    if options["schedule"] == TURNED and p.backward:
+        made = turned(made)
     if options["wide"]:
         sizes = {"tile_m": int(options["wide"]), "tile_n": int(options["tile_n"]), "backward": False}
         made = replace(made, wide=_built(p, options, sizes))

@@ -12,6 +12,7 @@ from fuzz.core.script_call import Text
 from fuzz.targets import merge_by_lse
 from fuzz.targets.blocksparse import block_lists, two_calls
 from fuzz.targets.blocksparse.block_lists import FASTEST, HALVED, options_of, schedule_of
+from fuzz.targets.blocksparse.turned import TURNED, turned
 from oracles.masks import Causal, Window
 from oracles.problem import cumulative
 
@@ -34,6 +35,9 @@ def blocksparse_text(case: Case, mutant: str) -> Text:
     if halved:
         half = f"halve_keys(blocks, {list(p.lengths_k)})"
         call.append(f"blocks = {f'with_order({half}, schedule)' if p.backward else half}")
+    turns = options["schedule"] == TURNED and p.backward
+    if turns:
+        call.append("blocks = turned(blocks)")
     if wide:
         beside = f"tile_m={wide}, tile_n={options['tile_n']}, backward=False"
         call.append(f"blocks = replace(blocks, wide={_built(case, beside)})")
@@ -77,12 +81,14 @@ def blocksparse_text(case: Case, mutant: str) -> Text:
         "kernels.mutants.blocksparse.table import MUTANTS" if mutant else f"kernels.blocksparse.api import {kernel}"
     )
     lines = [f"sys.path.insert(0, {str(_ROOT)!r})  # the folder that holds `kernels`"]
-    imported = [source, sources[how], _SCHEDULES] + [_PLANNER] * planned + [*_TWO_CALLS] * split
+    imported = [source, sources[how], _SCHEDULES] + [_PLANNER] * planned + [*_TWO_CALLS] * split + [*_TURNED] * turns
     imported += [*_HALVES] * halved + ["dataclasses import replace"] * bool(wide or options["paired"])
     lines += [f"from {one}  # noqa: E402" for one in sorted(set(imported))]
     parts: list[Callable[..., Any]] = [block_lists.runs, block_lists._positions] * (how == "intervals")
     if split:
         parts += [two_calls.keys_of_parity, two_calls.listed, two_calls.beside]
+    if turns:
+        parts.append(turned)
     if parts:
         lines += ["from torch import Tensor  # noqa: E402", *(f"\n\n{inspect.getsource(part)}" for part in parts)]
     return Text(tuple(call), ("import sys",), "\n".join(lines), how not in ("band", "none"), lse=True)
@@ -97,6 +103,11 @@ _TWO_CALLS = (  # what keys_of_parity reads
 )
 _HALVES = (
     "kernels.blocksparse.lists.halves import halve_keys",
+    "kernels.blocksparse.lists.write_order import with_order",
+)
+_TURNED = (  # what turned reads
+    "dataclasses import replace",
+    "kernels.blocksparse.lists.types import BlockList, BlockLists, BlockSparse",
     "kernels.blocksparse.lists.write_order import with_order",
 )
 _SCHEDULES = "kernels.blocksparse.lists.schedule import ALIKE, ASCENDING, DESCENDING, permutation"

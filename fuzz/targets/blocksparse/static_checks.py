@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fuzz.core.case import Case
 from fuzz.targets.blocksparse.block_lists import options_of, sides_of_band
+from fuzz.targets.blocksparse.turned import TURNED
 from kernels.blocksparse.lists.types import BlockSparse, SequenceOrder
 from kernels.blocksparse.spec.variant import PAIR_KEYS
 from oracles import block_lists, dq_visits
@@ -28,7 +29,8 @@ def shapes_of(case: Case) -> tuple[Tensor, BlockSparse, dict[str, str | int | bo
     band = Band(OPEN if left is None else left, OPEN if right is None else right, none)
     masks: dict[str, Any] = {"bits": Bits(none, none), "intervals": Intervals(none), "band": band}
     mask = masks.get(str(options["mask"]))
-    schedule = ALIKE if (options["mask"], options["schedule"]) == ("none", "ascending") else ASCENDING
+    alike = options["mask"] == "none" and options["schedule"] in ("ascending", TURNED)
+    schedule = ALIKE if alike else ASCENDING
     rows = (1,) if p.layout == "packed" else (1, 1)
     q = torch.empty((*rows, 1, p.dim), dtype=p.torch_dtype, device="meta")
     tile_m, tile_n, wide = (int(options[name]) for name in ("tile_m", "tile_n", "wide"))

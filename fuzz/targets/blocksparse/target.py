@@ -28,7 +28,7 @@ from fuzz.devices.emulator.config import CONTRACTIONS
 from fuzz.devices.present import cuda_present
 from fuzz.targets import merge_by_lse
 from fuzz.targets.autograd import AutogradTarget
-from fuzz.targets.blocksparse import cta_pairs, cta_subset, long_lists, two_calls
+from fuzz.targets.blocksparse import cta_pairs, cta_subset, long_lists, turned, two_calls
 from fuzz.targets.blocksparse.block_lists import (
     FASTEST,
     HALVED,
@@ -85,7 +85,7 @@ _KNOWN = {
     "mask": MASKS,
     "lists": (*LISTS, HALVED),
     "source": SOURCES,
-    "schedule": SCHEDULES,
+    "schedule": (*SCHEDULES, turned.TURNED),
     "deterministic": (False, True),
     "products": (FASTEST, *PRODUCTS),
     "wide": (0, *WIDE_TILES),
@@ -379,5 +379,6 @@ _RULES = (
         lambda case: bool(options_of(case)["wide"]) and options_of(case)["tile_m"] in WIDE_TILES,
     ),
     cta_pairs.rule(),
+    turned.rule(),
     Rule("a scale that is not positive", _bad_scale, "refuses"),
 )

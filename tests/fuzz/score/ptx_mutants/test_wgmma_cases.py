@@ -11,8 +11,10 @@ from fuzz.score.ptx_mutants.configs import RUN, WGMMA, builds_of, cases_of, made
 from fuzz.targets.blocksparse.block_lists import blocks_of
 from fuzz.targets.blocksparse.devices import arch_without_gpu, toolchain_there
 from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
+from fuzz.tensors.arena import build
 from kernels.blocksparse.launch.by_length import order_of_keys, order_of_queries
 from kernels.blocksparse.launch.forward import EMULATED
+from oracles.problem import Problem
 
 pytestmark = [
     pytest.mark.skipif(not toolchain_there(), reason="needs the toolchain"),
@@ -73,10 +75,38 @@ def test_kernels_of_a_full_mask_run_in_clusters_and_split_tiles():
     assert dict(ordered["tuning"]) == {"runs": 1} and ordered["deterministic"]
 
 
+@pytest.mark.parametrize("chosen", [FULL, BAND], ids=lambda one: one.name)
+def test_scores_of_some_rows_are_so_low_that_a_score_of_zero_is_infinite(chosen):
+    (case,) = (one for one in made(chosen) if one.inputs.distribution == "large")
+    given = build(case, "cpu").tensors()
+    scores = torch.einsum("bhid,bhjd->bhij", given.q.float(), given.k.float()) * case.problem.scale
+    low = scores.amax(-1) < -89  # exp(89) is more than a float32 holds
+    assert low.any() and not low.all()
+
+
+def test_rows_of_a_full_mask_are_turned_so_that_tiles_of_two_heads_are_adjacent():
+    _, case, *_ = made(FULL_ORDERED)
+    blocks = blocks_of(case)
+    count, index = blocks.backward.full.to_padded(blocks.m_blocks)
+    (row,) = set(map(tuple, index.flatten(0, 2).tolist()))
+    assert row[-1] + 1 == row[0] and sorted(row) == list(range(6)) and (count == 6).all()
+    assert case.problem.group == 2 and blocks.schedule.group_split == 1
+
+
+def test_tiles_of_a_forward_pass_are_split_where_keys_end_within_a_block_and_where_not():
+    few, many, whole = ((512,), (200,)), ((512,), (500,)), ((512,), (512,))
+    for number, lengths in ((8, few), (9, many), (10, whole)):
+        assert size(FULL_ORDERED, Problem(*lengths, 2, 1, 128, 128, "float16")) == number
+        assert size(BAND, Problem(*lengths, 2, 1, 128, 128, "float16")) < 8
+    assert size(FULL_ORDERED, Problem((512,), (256,), 3, 1, 128, 128, "float16")) < 8
+
+
 @pytest.mark.nightly
 def test_full_masks_with_ordered_adds_have_runs_and_whole_tiles_of_keys():
-    cases = cases_of(FULL_ORDERED, 40, 3)
-    assert len(cases) == 40
+    cases = cases_of(FULL_ORDERED, 60, 3)
+    assert len(cases) == 60 and all(case in cases for case in made(FULL_ORDERED))
+    sizes = Counter(size(FULL_ORDERED, case.problem) for case in cases)
+    assert all(sizes[number] >= 4 for number in (8, 9, 10))
     assert all(case.problem.len_k % 128 == 0 for case in cases if case.problem.backward)
     assert sum(case.problem.len_q >= RUN and case.problem.len_k > 128 for case in cases) >= 4
 

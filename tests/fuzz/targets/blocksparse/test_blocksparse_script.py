@@ -44,6 +44,10 @@ CASES = {
         {"tile_m": 128, "tile_n": 128, "products": "tcgen05", "paired": 256, "schedule": "planned"},
     ),
 }
+CASES["turned"] = (
+    Problem((763,), (256,), 2, 1, 128, 128, "float16"),
+    {"tile_m": 128, "tile_n": 128, "mask": "none", "products": "wgmma", "schedule": "turned"},
+)
 LATER = ("bits", "wide", "wide, in two calls", "pairs of CTAs")
 NIGHTLY = [pytest.param(name, marks=[pytest.mark.nightly] * (name in LATER)) for name in CASES]
 

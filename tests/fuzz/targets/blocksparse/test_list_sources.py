@@ -7,10 +7,13 @@ pytest.importorskip("numba")
 
 from blocksparse_shown import INTERVALS, _of
 
+from fuzz.core.case import Case
 from fuzz.core.refusal import refusal
 from fuzz.judging.judge import execute
+from fuzz.targets.blocksparse.block_lists import blocks_of
 from fuzz.targets.registry import load
 from oracles.masks import Documents
+from oracles.problem import Problem
 
 
 @pytest.mark.parametrize("source", ["ranges", "linear"])
@@ -35,6 +38,25 @@ def test_lists_whose_blocks_were_halved_give_the_right_answer(schedule):
     found = execute(case, load("blocksparse"), lambda phase, limit: None)
     assert found.outcome == "pass", found
     assert refusal(load("blocksparse"), _of(variant={"tile_n": 128, "lists": "halved"})) is not None
+
+
+TURNED = {"mask": "none", "products": "wgmma", "schedule": "turned", "slots": 2}
+
+
+def test_lists_of_a_full_mask_may_begin_with_their_third_block():
+    problem = Problem((763,), (256,), 2, 1, 128, 128, "float16")
+    case = Case("blocksparse", problem, variant=TURNED, repeats=1)
+    blocks = blocks_of(case)
+    assert blocks.backward.full.to_padded(6)[1].tolist() == [[[[2, 3, 4, 5, 0, 1]] * 2]]
+    assert blocks.schedule.alike and blocks.schedule.group_split == 1 and not blocks.merged
+    found = execute(case, load("blocksparse"), lambda phase, limit: None)
+    assert found.outcome == "pass", found
+
+
+def test_lists_of_other_masks_are_not_turned():
+    for variant in (TURNED | {"mask": "bits"}, TURNED | {"keys": "split"}):
+        problem = Problem((763,), (256,), 2, 1, 128, 128, "float16")
+        assert "turned" in str(refusal(load("blocksparse"), Case("blocksparse", problem, variant=variant)))
 
 
 def test_sessions_draw_halves_above_head_dim_128_alone():

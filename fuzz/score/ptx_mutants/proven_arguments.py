@@ -1,0 +1,82 @@
+"""Further arguments for mutants of Hopper's kernels by wgmma, each with a proof that is read off the kernel's text. See
+equivalence.py."""
+
+from __future__ import annotations
+
+from fuzz.score.ptx_mutants.argument import Argument
+from fuzz.score.ptx_mutants.awaited_copies import copies_are_awaited_next
+from fuzz.score.ptx_mutants.register_flow import asks_in_clusters, holds_already
+from fuzz.score.ptx_mutants.reloaded_tiles import ring_is_free_at_first
+from fuzz.score.ptx_mutants.thread_values import is_the_same, sign_is_unread
+
+_WGMMA = ("blocksparse.wgmma",)
+
+PROVEN_ARGUMENTS = (
+    Argument(
+        "whatever the thread's number",
+        "The thread's number alone decides the value. For every number that there is, what other instructions make of "
+        "it is the same with the change (thread_values.py computes all of them).",
+        ("compare_flipped", "compare_shifted", "bound_shifted", "immediate_off_by_one", "operands_swapped",
+         "operation_replaced", "sign_changed"),
+        r"\w+\.",
+        "same_bits",
+        targets=_WGMMA,
+        compared=is_the_same,
+    ),
+    Argument(
+        "bits that nobody reads",
+        "A word is shifted right by an amount that the thread's number decides, and every instruction that reads the "
+        "result masks it: none of the masks has a bit that the sign may fill (thread_values.py).",
+        ("sign_changed",),
+        r"shr\.u32 ",
+        "same_bits",
+        after=r"^shr\.s32 ",
+        targets=_WGMMA,
+        proof=sign_is_unread,
+    ),
+    Argument(
+        "no order in clusters",
+        "Whether sequences have an order is asked of the pointer to their numbers, not of that to where each begins. "
+        "They are given together, or both are null (`order_values` of launch/by_length.py); and CTAs run in clusters "
+        "for padded sequences alone, which have no order (`is_full` of launch/forward.py).",
+        ("parameter_wrong",),
+        r"ld\.param\.b64 %rd\d+, \[\w+_param_63\];",
+        "same_values",
+        kinds=("forward",),
+        configs="_full_",
+        after=r"_param_62\];$",
+        targets=_WGMMA,
+        proof=asks_in_clusters,
+    ),
+    Argument(
+        "it holds that already",
+        "A register is given a constant that it holds on every way that leads there (register_flow.py).",
+        ("instruction_dropped",),
+        r"mov\.b32 ",
+        "same_values",
+        targets=_WGMMA,
+        proof=holds_already,
+    ),
+    Argument(
+        "awaited with the next copies",
+        "The copies of a tile that is cut off are awaited with the next ones of the same warp, which it makes whenever "
+        "it makes these. Whoever waits for these waits for the next ones first (awaited_copies.py).",
+        ("commit_dropped", "wait_dropped", "wait_weakened"),
+        r"cp\.async\.(commit_group|wait_group 0);",
+        "same_bits",
+        kinds=("backward",),
+        targets=_WGMMA,
+        proof=copies_are_awaited_next,
+    ),
+    Argument(
+        "free since the tile before",
+        "A wait for a ring's buffer at a tile's first step. The warps have waited for the tile's keys, which were "
+        "loaded after all of them were done with the tile before, and with the ring's buffers (reloaded_tiles.py).",
+        ("phase_not_awaited",),
+        r"mbarrier\.try_wait\.parity",
+        "same_bits",
+        kinds=("backward",),
+        targets=_WGMMA,
+        proof=ring_is_free_at_first,
+    ),
+)  # fmt: skip
