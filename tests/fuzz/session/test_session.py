@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from covering import daily
 from judge_tools import FAKES
 
 from fuzz.core.case import Case
@@ -197,6 +198,7 @@ def test_a_fault_of_the_harness_costs_one_case_and_is_kept(tmp_path: Path, monke
     assert faults_in(tmp_path / "session", time.time()) == [], "of a session before in this folder"
 
 
+@pytest.mark.nightly
 def test_a_worker_that_is_killed_while_it_minimises_loses_neither_the_failure_nor_a_case(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fuzz.cli", "run", "--target", "fake.ignores_scale", "--cases", "50"]
     command += ["--jobs", "1", "--output-dir", str(tmp_path / "session"), "--corpus", str(tmp_path / "none")]
@@ -265,7 +267,7 @@ def test_a_time_limit_stops_drawing(tmp_path: Path) -> None:
     assert len(records(tmp_path)) < 5000
 
 
-@pytest.mark.parametrize("cases", [7, 120])
+@pytest.mark.parametrize("cases", daily([7, 120], [7]))
 def test_a_shard_in_slices_has_the_cases_of_a_whole_one_each_once(tmp_path: Path, cases: int) -> None:
     """A slice of no time runs a case. 120: of a shard that climbs."""
     whole, sliced = (settings(tmp_path / name, cases=cases, seed=3) for name in ("whole", "sliced"))

@@ -62,12 +62,10 @@ def test_atomic_adds_of_full_masks_at_head_dim_128_may_split_tiles_and_no_others
     assert not splits(band(1024, 1024, left=None, right=0))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("lengths", "heads", "packed"),
-    [
-        nightly_unless(lengths == (500,), lengths, heads, packed)
-        for lengths, heads, packed in (((500, 400), (2, 2), False), ((500, 400), (2, 2), True), ((500,), (4, 1), False))
-    ],
+    [((500, 400), (2, 2), False), ((500, 400), (2, 2), True), ((500,), (4, 1), False)],
 )
 def test_sequences_of_unequal_lengths_and_groups_that_are_split_have_none(lengths, heads, packed, monkeypatch):
     """They are launched with the kernel that splits none."""

@@ -80,7 +80,7 @@ FEATURES: dict[str, tuple[Any, ...]] = {
 }
 
 
-OF_DAILY = ("packed, grouped heads", "split groups, float32", "one query")
+OF_DAILY = ("packed, grouped heads", "split groups, float32")
 
 
 @pytest.mark.parametrize(

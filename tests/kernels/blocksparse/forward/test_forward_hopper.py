@@ -62,7 +62,7 @@ def test_products_are_of_warpgroups_and_loads_by_tma_or_portable(dim, tma):
         assert form not in ptx
 
 
-@pytest.mark.parametrize("mask", daily(MASKS, ["intervals", "band"]))
+@pytest.mark.parametrize("mask", daily(MASKS, ["band"]))
 def test_arrays_of_a_thread_stay_in_registers(mask):
     assert ".local" not in ptx_of(variant(128, mask=mask), "sm_90a")
 
