@@ -42,19 +42,28 @@ def blocksparse_text(case: Case, mutant: str) -> Text:
         beside = f"tile_m={wide}, tile_n={options['tile_n']}, backward=False"
         call.append(f"blocks = replace(blocks, wide={_built(case, beside)})")
     planned = options["schedule"] == "planned" and p.backward
+    turned_back = planned and block_lists.reverses(case)
     split = two_calls.splits(case)
     if split:
         call.append("calls = [keys_of_parity(blocks, parity) for parity in (0, 1)]")
     if planned:
         heads = f"heads_q={p.heads_q}, heads_kv={p.heads_kv}, batch={p.batch}, packed={p.layout == 'packed'}"
+        heads += ", pairs=1" * turned_back
+        turn = "replace({0}, schedule=replace({0}.schedule, reverses=True))"
         best = f"least_blocking(blocks, {heads}).blocks"
         call.append(f"calls = [{best} for blocks in calls]" if split else f"blocks = {best}")
+        if turned_back:
+            back = turn.format("blocks")
+            call.append(f"calls = [{back} for blocks in calls]" if split else f"blocks = {back}")
     if options["paired"]:
         order = _schedule(case, paired=True)
         paired = _built(case, f"tile_m=128, tile_n={options['paired']}, schedule={order}, backward=True")
         if planned:
             paired = f"least_blocking({paired}, {heads}).blocks"
-        call.append(f"blocks = replace(blocks, paired={paired})")
+        call.append(f"paired = {paired}")
+        if turned_back:
+            call.append(f"paired = {turn.format('paired')}")
+        call.append("blocks = replace(blocks, paired=paired)")
     kernel = f'MUTANTS["{mutant}"]' if mutant else "block_sparse_attention"
     given = [f"scale={p.scale!r}"] * (p.scale is not None) + [f"softcap={p.softcap!r}"] * (p.softcap > 0)
     given.append(f"deterministic={bool(options['deterministic'])}")
@@ -82,7 +91,7 @@ def blocksparse_text(case: Case, mutant: str) -> Text:
     )
     lines = [f"sys.path.insert(0, {str(_ROOT)!r})  # the folder that holds `kernels`"]
     imported = [source, sources[how], _SCHEDULES] + [_PLANNER] * planned + [*_TWO_CALLS] * split + [*_TURNED] * turns
-    imported += [*_HALVES] * halved + ["dataclasses import replace"] * bool(wide or options["paired"])
+    imported += [*_HALVES] * halved + ["dataclasses import replace"] * bool(wide or options["paired"] or turned_back)
     lines += [f"from {one}  # noqa: E402" for one in sorted(set(imported))]
     parts: list[Callable[..., Any]] = [block_lists.runs, block_lists._positions] * (how == "intervals")
     if split:

@@ -7,16 +7,19 @@ import ast
 import pytest
 import torch
 
-from fuzz.core.case import Case
+from fuzz.core.case import Case, Inputs
 from fuzz.judging.judge import execute
 from fuzz.script import write_script
+from fuzz.targets.blocksparse.block_lists import blocks_of
 from fuzz.targets.blocksparse.devices import connect, emulator_there
 from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
 from fuzz.targets.blocksparse.gpu import GpuBlockSparse
 from fuzz.targets.blocksparse.script import blocksparse_text
+from fuzz.targets.blocksparse.static_checks import visits_of
 from fuzz.tensors.arena import build
 from oracles.masks import Causal, Documents, Window
 from oracles.problem import Problem, dense_mask
+from oracles.semaphore_order import predict
 
 TILES = {"tile_m": 64, "tile_n": 64}
 CASES = {
@@ -65,6 +68,23 @@ def test_the_text_does_what_the_adapter_does(name: str) -> None:
     scope = {"torch": torch, "q": tensors.q, "k": tensors.k, "v": tensors.v, "keep": dense_mask(problem)}
     exec("\n".join([*text.imports, text.setup, *text.call]), scope)
     assert torch.equal(scope["o"], right)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_planned_order_is_the_case_s_and_ends_with_any_number_of_resident_ctas(seed: int) -> None:
+    """Of every second seed with the last group reversed, which launches of small cases have not."""
+    problem = Problem((300, 200), (330, 140), 4, 2, 64, 64, "float16", mask=Causal())
+    case = Case("blocksparse", problem, inputs=Inputs(seed=seed), variant=TILES | {"schedule": "planned"})
+    blocks, text = blocks_of(case), blocksparse_text(case, "")
+    assert (blocks.schedule.reverses, blocks.schedule.pairs == 1) == (bool(seed), bool(seed))
+    visits = visits_of(case, blocks, "")
+    assert visits is not None and all(predict(visits, slots).ends == "always" for slots in (1, 3, 100))
+    scope = {"torch": torch, **dict.fromkeys("qkv"), "keep": dense_mask(problem)}
+    lists = [line for line in text.call if line.startswith(("schedule", "blocks"))]
+    exec("\n".join([*text.imports, text.setup, *lists]), scope)
+    made, given = (one.schedule for one in (scope["blocks"], blocks))
+    assert (made.kind, made.reverses, made.pairs) == (given.kind, given.reverses, given.pairs)
+    assert torch.equal(*(one.launch_order(6, "cpu") for one in (made, given)))
 
 
 def test_a_script_is_for_a_gpu_and_parses() -> None:
