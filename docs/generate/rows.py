@@ -198,15 +198,16 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
         ),
         Row(
             "the same for Hopper's kernels of `blocksparse`",
-            lambda r: "; ".join(
-                f"{name} {one['found']} of {one['found'] + one['missed']}" for name, one in r["targets"].items()
+            lambda r: "{found} of {0}".format(
+                sum(r["targets"]["blocksparse.wgmma"][name] for name in ("found", "missed")),
+                **r["targets"]["blocksparse.wgmma"],
             ),
             "ptx_mutants_hopper_host",
             (*ORACLES, *EMULATOR, *BLOCKSPARSE),
-            commit="a8db313d",
+            commit="0450d539",
             machine="2 cores",
-            date="2026-11-29",
-            command="python -m fuzz.score.ptx_mutants --target blocksparse.wgmma --count 205 --seed 2 --jobs 2",
+            date="2026-11-30",
+            command="python -m fuzz.score.ptx_mutants --target blocksparse.wgmma --count 205 --seed 4 --jobs 2",
         ),
         Row(
             "the same for Triton's kernels of `nsa` and `dynamic_mask`",
