@@ -60,10 +60,10 @@ def blocksparse_text(case: Case, mutant: str) -> Text:
         paired = _built(case, f"tile_m=128, tile_n={options['paired']}, schedule={order}, backward=True")
         if planned:
             paired = f"least_blocking({paired}, {heads}).blocks"
-        call.append(f"paired = {paired}")
         if turned_back:
-            call.append(f"paired = {turn.format('paired')}")
-        call.append("blocks = replace(blocks, paired=paired)")
+            call += [f"paired = {paired}", f"paired = {turn.format('paired')}"]
+            paired = "paired"
+        call.append(f"blocks = replace(blocks, paired={paired})")
     kernel = f'MUTANTS["{mutant}"]' if mutant else "block_sparse_attention"
     given = [f"scale={p.scale!r}"] * (p.scale is not None) + [f"softcap={p.softcap!r}"] * (p.softcap > 0)
     given.append(f"deterministic={bool(options['deterministic'])}")

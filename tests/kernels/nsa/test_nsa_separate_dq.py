@@ -53,6 +53,7 @@ def test_packed_sequences_of_any_length(launched, causal):
     assert kinds(launched) == ["preprocess", "dq", "backward"]
 
 
+@pytest.mark.nightly
 def test_rows_without_keys_have_no_gradient(launched):
     """A frozen selection without blocks for the second tile."""
     branch, out, lse, grad_out = selected((280,), chosen=2)

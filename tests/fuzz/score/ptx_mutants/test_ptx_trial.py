@@ -5,7 +5,6 @@ import re
 
 import pytest
 import torch
-from covering import nightly_unless
 
 from fuzz.score.ptx_mutants import pool, sampling, trial
 from fuzz.score.ptx_mutants.configs import CONFIGS, builds_of, cases_of, size
@@ -60,7 +59,8 @@ def test_a_dropped_barrier_is_a_race():
     assert (found.status, found.by) == ("found", "emulator:race_read_of_an_unordered_write")
 
 
-@pytest.mark.parametrize(("which", "place"), [("red.release", -1), nightly_unless(False, "ld.acquire", 0)])
+@pytest.mark.nightly
+@pytest.mark.parametrize(("which", "place"), [("red.release", -1), ("ld.acquire", 0)])
 def test_an_order_that_is_relaxed_leaves_the_first_add_without_order(which, place):
     """The first add of a tile stores, and the next one reads. The release is the one after a CTA's last adds, which
     every CTA comes to; the others need longer rows."""

@@ -51,7 +51,7 @@ CASES["turned"] = (
     Problem((763,), (256,), 2, 1, 128, 128, "float16"),
     {"tile_m": 128, "tile_n": 128, "mask": "none", "products": "wgmma", "schedule": "turned"},
 )
-LATER = ("bits", "wide", "wide, in two calls", "pairs of CTAs", "halved")
+LATER = ("bits", "wide", "wide, in two calls", "pairs of CTAs", "halved", "turned")
 NIGHTLY = [pytest.param(name, marks=[pytest.mark.nightly] * (name in LATER)) for name in CASES]
 
 

@@ -203,13 +203,8 @@ def test_a_semaphore_wait_warp_that_waits_forever_is_named(dim, there):
     assert f"warps 0, 1, 2, 3 wait at barrier 12, where {there} threads have arrived" in said, said
 
 
-@pytest.mark.parametrize(
-    ("kernel", "deterministic"),
-    [
-        nightly_unless(not case.marks and case.values[0] == (96, 1), *case.values)
-        for case in covering([(96, 1), (128, 3)], [False, True], strength=1)
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("kernel", "deterministic"), covering([(96, 1), (128, 3)], [False, True], strength=1))
 def test_dq_of_a_whole_block_at_once(kernel, deterministic):
     """Two steps of 64 queries, the last block's second one without rows; K is read once for both."""
     dim, slots = kernel
@@ -249,7 +244,8 @@ def test_tiles_that_take_one_or_several_steps(tiles, dim, mask):
     check(Spec((200,), (260,), 2, 2, dim=dim, tile_m=tile_m, tile_n=tile_n, mask=mask, deterministic=True))
 
 
-@pytest.mark.parametrize("mask", daily(["full", "random"], ["random"]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("mask", ["full", "random"])
 def test_float16(mask):
     check(Spec((130,), (150,), 2, 1, dtype=torch.float16, mask=mask))
 

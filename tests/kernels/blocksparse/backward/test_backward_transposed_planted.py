@@ -133,7 +133,8 @@ OF_BUFFERS = {
 }
 
 
-@pytest.mark.parametrize("bug", daily(list(OF_BUFFERS), list(OF_BUFFERS)[:1]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("bug", list(OF_BUFFERS))
 def test_planted_bugs_of_two_buffers_of_dq_are_seen(bug, monkeypatch):
     check_seen(monkeypatch, SPECS["two buffers of dQ, tiles of 64 queries, packed"], *OF_BUFFERS[bug])
 
