@@ -202,8 +202,8 @@ class _Pair(NamedTuple):
 
 
 def _compared(registers: Registers, one: tuple[str, int], other: tuple[str, int], opened: set[str]) -> _Pair | None:
-    """What makes the values of two registers, each in a line, by the same instructions; None where others do. One that
-    is the same for both is not looked into, unless it is `opened`."""
+    """The instructions that make the values of two registers, each in a line, where these are the same; None where they
+    differ. A register that both have in common is taken as it is, unless it is `opened`."""
     if one[0] == other[0] and one[0] not in opened:
         return _Pair(set(), {one[0]} if one[0].startswith("%") else set())
     made = [_instruction(registers, *at) for at in (one, other)]

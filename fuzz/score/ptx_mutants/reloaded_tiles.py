@@ -7,7 +7,7 @@ buffer free, if
 
 - on every way to it there is a wait for F, and no arrival at E since: the step is the tile's first one,
 - on every way to an arrival at F there is a wait for G, and no other arrival at F since,
-- whoever arrives at E arrives at G on every way before it waits for F again: the same lanes, by their numbers, and
+- each lane that arrives at E also arrives at G, on every way, before it waits for F again, and
 - as many warps are awaited at G as at E.
 
 That each of these mbarriers says what it is there for is taken from the kernel as it is.
@@ -88,7 +88,8 @@ def _is_first_step(flow: Flow, all_of: _Mbarriers, line: int, ring: str, filled:
 
 
 def _is_reloaded(flow: Flow, all_of: _Mbarriers, ring: str, filled: str, released: str) -> bool:
-    """True if whoever fills waits for `released` first, at which as many warps arrive as at `ring`, after that."""
+    """True if the warp that arrives at `filled` waits for `released` first, and as many warps arrive at `released` as
+    at `ring`, after their arrivals there."""
     fills, arrivals = all_of.arrivals.get(filled, set[int]()), all_of.arrivals.get(released, set[int]())
     if released in all_of.rings or released in (ring, filled) or not fills or not arrivals:
         return False

@@ -65,10 +65,10 @@ def registers_of(text: str) -> Registers:
 
 
 class _Threads:
-    """What registers hold in every thread, with other instructions on some lines. threads: of a CTA, in a row."""
+    """The values of registers in every thread, with other instructions in some lines. threads: of a CTA, in a row."""
 
     def __init__(self, registers: Registers, threads: int, instead: Mapping[int, str]) -> None:
-        self._registers, self._instead = registers, instead
+        self._registers, self._instead, self._shape = registers, instead, (threads, LANES)
         self._known: dict[str, Numbers | None] = {
             "%tid.x": np.arange(threads, dtype=np.int64)[:, None] + np.zeros((1, LANES), np.int64),
             "%laneid": np.arange(LANES, dtype=np.int64)[None, :] + np.zeros((threads, 1), np.int64),
@@ -97,8 +97,8 @@ class _Threads:
         return _result(pure[1], known) if len(known) == len(given) else None
 
     def _first_of_warp(self, x: Numbers) -> Numbers | None:
-        """What the first lane of each thread's warp has, of numbers that do not depend on %laneid."""
-        every = np.broadcast_to(x, self._known["%tid.x"].shape)  # type: ignore[union-attr]
+        """The number in the first lane of each thread's warp; None for numbers that depend on %laneid."""
+        every = np.broadcast_to(x, self._shape)
         return None if (every != every[:, :1]).any() else every[np.arange(len(every)) // LANES * LANES]
 
     def deciding(self, predicate: str) -> int | None:
@@ -106,7 +106,7 @@ class _Threads:
         x = self.of(predicate)
         if x is None or (x != x[:, :1]).any():
             return None
-        every = np.broadcast_to(x, self._known["%tid.x"].shape)  # type: ignore[union-attr]
+        every = np.broadcast_to(x, self._shape)
         return sum(1 << int(i) for i in np.flatnonzero(every[:, 0]))
 
 
@@ -118,7 +118,7 @@ def _typed(x: Numbers, kind: str) -> Numbers:
 
 
 def _result(name: str, given: list[Numbers]) -> Numbers | None:
-    """What an instruction gives; None for one that is not known here."""
+    """The result of an instruction for these operands; None for an instruction that is not known here."""
     typed = _TYPED.fullmatch(name)
     if typed is None:
         return None

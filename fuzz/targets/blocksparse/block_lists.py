@@ -119,9 +119,9 @@ def _key(case: Case) -> tuple[AnyProblem, Options, int]:
 
 
 def reverses(case: Case) -> bool:
-    """True for every second seed of the inputs of 'planned' cases: one (sequence, unit) pair is concurrent there, and
-    the last group is reversed whatever the model says. Other launches of small cases have one group, and none that is
-    reversed."""
+    """True for 'planned' cases whose inputs have an odd seed. Their launches have one concurrent (sequence, unit) pair,
+    and a last group that is reversed, whatever the planner's model says. Launches of other small cases have one group,
+    which is not reversed."""
     return options_of(case)["schedule"] == "planned" and case.inputs.seed % 2 == 1
 
 
@@ -239,7 +239,7 @@ def schedule_of(case: Case, *, paired: bool = False) -> Schedule:
     """The variant's schedule; paired: the one of its lists for pairs of CTAs. 'shuffled' is a permutation from the
     inputs' seed, per sequence and KV head where those have lists of their own, and not its own inverse where there are
     three blocks or more, so that who mistakes one for the other shows; 'planned' is ascending until `least_blocking`
-    has computed one from the lists, for every second seed one that `reverses`."""
+    has computed one from the lists; with a last group that is reversed where the case `reverses`."""
     options = options_of(case)
     return _schedule(case.problem, options | {"tile_n": options["paired"]} if paired else options, case.inputs.seed)
 

@@ -178,7 +178,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     stages_dq   1 or 2 buffers of dQ, at head dim 128 without runs
     splits      1: tiles of the transposed loop may be split, with atomic adds
     stages_p    1 or 2 buffers of P in the straight loop, for tiles of 64 keys
-    releaser    whether the semaphores of the straight loop have a warp of their own to release them (1, or 0)
+    releaser    1: a warp of the third warpgroup releases the semaphores of the straight loop; 0: a multiplying one does
     Raises ValueError for a tiling that does not fit (registers and shared memory: NOTE [large dims]; warps; wgmma) and
     for unknown names.
     """

@@ -72,7 +72,7 @@ def test_the_text_does_what_the_adapter_does(name: str) -> None:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_planned_order_is_the_case_s_and_ends_with_any_number_of_resident_ctas(seed: int) -> None:
-    """Of every second seed with the last group reversed, which launches of small cases have not."""
+    """Cases with an odd seed have a reversed last group and one concurrent pair."""
     problem = Problem((300, 200), (330, 140), 4, 2, 64, 64, "float16", mask=Causal())
     case = Case("blocksparse", problem, inputs=Inputs(seed=seed), variant=TILES | {"schedule": "planned"})
     blocks, text = blocks_of(case), blocksparse_text(case, "")
