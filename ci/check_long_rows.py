@@ -2,6 +2,7 @@
 
     python ci/check_long_rows.py --cases 600 --jobs 12 --out ci/results/blocksparse_long_rows_h200.json
     python ci/check_long_rows.py --full --cases 500 --jobs 15 --out ci/results/blocksparse_full_masks_h200.json
+    python ci/check_long_rows.py --nested --cases 500 --jobs 15 --out ci/results/blocksparse_nested_rows_h200.json
     python ci/check_long_rows.py --cases 4 --device emulator                  on the emulated GPU: minutes
 
 A session's cases are small: few have five adjacent tiles of 128 queries, which are one run (NOTE [pieces] of
@@ -15,6 +16,10 @@ With `--full` every case has a full mask over padded sequences of one length, fr
 to 256: their forward kernels run in clusters of two CTAs beyond head dim 96, and several CTAs share the keys of their
 last tiles, as they do the queries of the backward kernel's last tiles; of both a session has few. The file
 says how many did.
+
+With `--nested` every case has a causal mask over padded sequences of one length, from 129 queries on, at head dims from
+104 to 128 and from 208 to 256, and lists that say that their rows are nested: their forward kernels run in clusters of
+two CTAs, as those of long causal masks do.
 
 Cases are shared among `--jobs` processes. One that has not ended all of its cases after `--seconds` is killed, and the
 cases that it has not told of count as lost. Exits with 1 unless every case passes.
@@ -54,6 +59,7 @@ from oracles.problem import Dtype, Layout, Problem
 
 TILE, LEAST, MOST = 128, 640, 2700
 FULL_DIMS = (40, 64, 64, 96, 104, 120, 128, 128, 128, 208, 256)
+NESTED_DIMS = (104, 120, 128, 128, 128, 208, 256)
 SMS = 132  # of an H200
 DTYPES: tuple[Dtype, ...] = ("bfloat16", "float16")
 LAYOUTS: tuple[Layout, ...] = ("padded", "packed")
@@ -113,6 +119,32 @@ def drawn_full(seed: int, number: int) -> Case:
     heads_q = heads_kv * draw.choice((1, 1, 2, 3))
     shape = (len_q,) * batch, (len_k,) * batch, heads_q, heads_kv, dim, dim
     problem = Problem(*shape, draw.choice(DTYPES), mask=Full(), backward=draw.choice((True, True, False)))
+    return Case("blocksparse", problem, Inputs(seed=number), variant, repeats=5)
+
+
+def drawn_nested(seed: int, number: int) -> Case:
+    """Case `number` of a seed, with a causal mask whose rows are nested."""
+    draw = random.Random(f"nested {seed} {number}")
+    batch, heads_kv, dim = draw.choice((1, 1, 2, 3)), draw.choice((1, 2)), draw.choice(NESTED_DIMS)
+    len_q = draw.randint(TILE + 1, MOST)
+    len_k = draw.choice((len_q, len_q, draw.randint(1, MOST)))
+    variant: dict[str, Any] = {
+        "mask": "band",
+        "nested": True,
+        "tile_n": TILE if dim <= TILE else TILE // 2,
+        "deterministic": draw.choice((True, False)),
+        "schedule": draw.choice(("ascending", "descending")),
+        "lists": draw.choice(("csr", "padded", "compact")),
+    }
+    heads_q = heads_kv * draw.choice((1, 1, 2, 3))
+    shape = (len_q,) * batch, (len_k,) * batch, heads_q, heads_kv, dim, dim
+    problem = Problem(
+        *shape,
+        draw.choice(DTYPES),
+        mask=Causal(draw.choice(("top_left", "bottom_right"))),
+        softcap=draw.choice((0.0, 0.0, 20.0)),
+        backward=draw.choice((True, False)),
+    )
     return Case("blocksparse", problem, Inputs(seed=number), variant, repeats=5)
 
 
@@ -226,6 +258,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600.0, help="for all cases")
     parser.add_argument("--device", choices=("cuda", "emulator"), default="cuda")
     parser.add_argument("--full", dest="draw", action="store_const", const=drawn_full, default=drawn, help="full masks")
+    parser.add_argument("--nested", dest="draw", action="store_const", const=drawn_nested, help="nested rows")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--share", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -188,7 +188,7 @@ def flatten(blocks: BlockSparse) -> tuple[list[Tensor], list[int]]:
         int(blocks.order is not None),
         sum(1 << at for at, tensor in enumerate(given) if tensor is not None),
         int(blocks.merged),
-        int(blocks.forward.alike),
+        int(blocks.forward.alike) + 2 * int(blocks.forward.nested),
     ]
     beside = [([], []) if other is None else flatten(other) for other in (blocks.wide, blocks.paired)]
     numbers += [len(part) for both in beside for part in both]
@@ -200,10 +200,10 @@ def flatten(blocks: BlockSparse) -> tuple[list[Tensor], list[int]]:
 def unflatten(tensors: Sequence[Tensor], numbers: Sequence[int]) -> BlockSparse:
     """The inverse of `flatten`."""
     has_backward, mask_kind, has_slot_backward, left, right, tile_m, tile_n, *others = numbers
-    schedule_kind, pairs, group_split, flags, has_order, lpt_orders, merged, rows_alike, *others = others
+    schedule_kind, pairs, group_split, flags, has_order, lpt_orders, merged, promises, *others = others
     (tensors_of_wide, numbers_of_wide, tensors_of_paired, _), of_beside = others[:4], others[4:]
     rest = iter(tensors)
-    forward = _lists(rest, bool(rows_alike))
+    forward = _lists(rest, alike=bool(promises & 1), nested=bool(promises & 2))
     backward = _lists(rest) if has_backward else None
     mask: BlockMask = None
     if _MASKS[mask_kind] == "bits":
@@ -238,9 +238,9 @@ def _tensors(lists: BlockLists) -> list[Tensor]:
     return [x for one in (lists.partial, lists.full) for x in (one.count, one.index, one.begin)]
 
 
-def _lists(rest, alike: bool = False) -> BlockLists:
+def _lists(rest, **promises: bool) -> BlockLists:
     partial, full = (BlockList(next(rest), next(rest), next(rest)) for _ in range(2))
-    return BlockLists(partial, full, alike=alike)
+    return BlockLists(partial, full, **promises)
 
 
 def _sequences(q: Tensor, k: Tensor, lengths: Sequence[Tensor]) -> launch.Sequences:

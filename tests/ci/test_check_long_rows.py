@@ -56,6 +56,16 @@ def test_full_masks_are_of_kernels_in_clusters_or_with_split_tiles():
     assert not any(map(check_long_rows.clustered, (check_long_rows.drawn(1, number) for number in (0, 1))))
 
 
+def test_nested_rows_are_of_kernels_in_clusters():
+    target = load("blocksparse", device="cuda")
+    cases = [check_long_rows.drawn_nested(1, number) for number in range(120)]
+    assert all(refusal(target, case) is None for case in cases)
+    assert {case.problem.dim for case in cases} == set(check_long_rows.NESTED_DIMS)
+    assert all(map(check_long_rows.clustered, cases))
+    tiles = {-(-case.problem.len_q // check_long_rows.TILE) % 2 for case in cases}
+    assert tiles == {0, 1} and {case.problem.backward for case in cases} == {False, True}
+
+
 def test_a_process_that_does_not_end_is_killed_and_what_it_told_counts(tmp_path, monkeypatch):
     script = tmp_path / "child.py"
     script.write_text(

@@ -55,6 +55,7 @@ def default_variant() -> dict[str, str | int | bool]:
         "products": FASTEST,
         "wide": 0,
         "paired": 0,
+        "nested": False,
     }
 
 
@@ -112,8 +113,8 @@ def _key(case: Case) -> tuple[AnyProblem, Options, int]:
     """What decides the lists of a case: a follow-up case that only changes numbers has those of its source."""
     options = options_of(case)
     p = with_fields(case.problem, dim=8, dim_v=8, dtype="float16", layout="padded", scale=None, softcap=0.0, bias=None)
-    named = tuple((name, options[name]) for name in ("tile_m", "tile_n", "mask", "lists", "schedule", "wide", "paired"))
-    named += (("source", source_of(case)),)
+    names = ("tile_m", "tile_n", "mask", "lists", "schedule", "wide", "paired", "nested")
+    named = (*((name, options[name]) for name in names), ("source", source_of(case)))
     seed = {"shuffled": case.inputs.seed, "planned": int(reverses(case))}.get(str(options["schedule"]), 0)
     return p, named, seed
 
@@ -174,11 +175,17 @@ def _built(p: AnyProblem, options: Mapping[str, str | int | bool], tiles: dict[s
     if options["mask"] == "none":
         return dense(p.lengths_q, p.lengths_k, device="cpu", **tiles)
     if options["mask"] == "band":
-        left, right, align = sides_of_band(p)
-        return bands.band(p.lengths_q, p.lengths_k, left=left, right=right, align=align, device="cpu", **tiles)
+        return band_of(p, bool(options["nested"]), **tiles)
     if options["mask"] == "intervals":
         return _from_intervals(p, str(options["source"]), **tiles)
     return _from_tokens(p, str(options["lists"]), **tiles)
+
+
+def band_of(p: AnyProblem, nested: bool, **tiles: Any) -> BlockSparse:
+    """Lists of a causal mask or a window. nested: they say that their rows are nested, however few they are."""
+    left, right, align = sides_of_band(p)
+    sides: dict[str, Any] = {"left": left, "right": right, "align": align, "nested": nested or None}
+    return bands.band(p.lengths_q, p.lengths_k, device="cpu", **sides, **tiles)
 
 
 def as_ranges(p: AnyProblem) -> bool:
@@ -308,7 +315,7 @@ def laid_out(blocks: BlockSparse, layout: str) -> BlockSparse:
     if backward is not None:
         backward = BlockLists(*(_padded(one, layout, rows) for one in (backward.partial, backward.full)))
     laid = (_padded(one, layout, columns) for one in (forward.partial, forward.full))
-    forward = BlockLists(*laid, alike=forward.alike)
+    forward = BlockLists(*laid, alike=forward.alike, nested=forward.nested)
     lpt = None if layout == "compact" else blocks.lpt
     wide, paired = (None if other is None else laid_out(other, layout) for other in (blocks.wide, blocks.paired))
     return replace(

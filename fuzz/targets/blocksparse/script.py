@@ -125,11 +125,11 @@ _SCHEDULES = "kernels.blocksparse.lists.schedule import ALIKE, ASCENDING, DESCEN
 def _built(case: Case, tiles: str) -> str:
     """Block lists of these tiles."""
     p = case.problem
-    lengths = f"{list(p.lengths_q)}, {list(p.lengths_k)}"
+    lengths, nested = f"{list(p.lengths_q)}, {list(p.lengths_k)}", bool(options_of(case)["nested"])
     return {
         "bits": f"from_mask(keep, {lengths}, {tiles})",
         "intervals": f"intervals(bounds, {lengths}, {tiles})",
-        "band": f"band({lengths}, {_sides(case)}, {tiles}, device=q.device)",
+        "band": f"band({lengths}, {_sides(case)}, {tiles}{', nested=True' * nested}, device=q.device)",
         "none": f"dense({lengths}, {tiles}, device=q.device)",
     }[str(options_of(case)["mask"])]
 

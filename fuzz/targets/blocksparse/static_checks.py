@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fuzz.core.case import Case
-from fuzz.targets.blocksparse.block_lists import options_of, sides_of_band
+from fuzz.targets.blocksparse.block_lists import band_of, options_of, sides_of_band
 from fuzz.targets.blocksparse.turned import TURNED
 from kernels.blocksparse.lists.types import BlockSparse, SequenceOrder
 from kernels.blocksparse.spec.variant import PAIR_KEYS
@@ -17,8 +17,8 @@ from oracles.problem import AnyProblem
 
 
 def shapes_of(case: Case) -> tuple[Tensor, BlockSparse, dict[str, str | int | bool]]:
-    """q without storage, block lists without lists, but the forward ones of a full mask: what the kernels' own
-    functions choose variants by."""
+    """q without storage, block lists without lists, but the forward ones of a full mask and of a band: what the
+    kernels' own functions choose variants by."""
     from kernels.blocksparse.lists.builder import dense
     from kernels.blocksparse.lists.schedule import ALIKE, ASCENDING
     from kernels.blocksparse.lists.types import OPEN, Band, Bits, Intervals
@@ -37,9 +37,12 @@ def shapes_of(case: Case) -> tuple[Tensor, BlockSparse, dict[str, str | int | bo
 
     def forward(rows: int) -> Any:
         """Forward lists of tiles of so many queries, where they are said."""
-        if options["mask"] != "none":
-            return none
-        return dense(p.lengths_q, p.lengths_k, tile_m=rows, tile_n=tile_n, backward=False, device="cpu").forward
+        tiles: dict[str, Any] = {"tile_m": rows, "tile_n": tile_n, "backward": False}
+        if options["mask"] == "band":
+            return band_of(p, bool(options["nested"]), **tiles).forward
+        if options["mask"] == "none":
+            return dense(p.lengths_q, p.lengths_k, device="cpu", **tiles).forward
+        return none
 
     beside = BlockSparse(forward(wide), none, mask, wide, tile_n, schedule) if wide else None
     keys = int(options["paired"])

@@ -28,7 +28,7 @@ from fuzz.devices.emulator.config import CONTRACTIONS
 from fuzz.devices.present import cuda_present
 from fuzz.targets import merge_by_lse
 from fuzz.targets.autograd import AutogradTarget
-from fuzz.targets.blocksparse import cta_pairs, cta_subset, long_lists, turned, two_calls
+from fuzz.targets.blocksparse import cta_pairs, cta_subset, long_lists, nested, turned, two_calls
 from fuzz.targets.blocksparse.block_lists import (
     FASTEST,
     HALVED,
@@ -90,6 +90,7 @@ _KNOWN = {
     "products": (FASTEST, *PRODUCTS),
     "wide": (0, *WIDE_TILES),
     "paired": PAIRED,
+    "nested": (False, True),
     "keys": two_calls.KEYS,
     "slots": range(1, 1025),
     "warps": ("in_order", "random", "starve_oldest", "one_first"),
@@ -380,5 +381,6 @@ _RULES = (
     ),
     cta_pairs.rule(),
     turned.rule(),
+    nested.rule(),
     Rule("a scale that is not positive", _bad_scale, "refuses"),
 )

@@ -4,9 +4,10 @@ A compile costs seconds, so dtype, head dim and softcap each bring one or two ch
 with them, laid out so that every pair of choices occurs up to head dim 128; the mask kind that only some problems can
 have is drawn twice as often where it can be, or half as often again where bits are deterministic. Larger dims have one
 kernel each: tiles of 64 keys and bits. Where every key is seen, dims 64, 128 and 256 have one more, for lists of full
-blocks alone. Wide tiles, which only forward kernels have, cost one more of these kernels: the backward pass is that of
-another choice. What costs no compile (layout of the lists, schedule; on the emulator the number of resident CTAs and
-the order of warps; keys in two calls) varies freely.
+blocks alone; causal masks of two tiles of queries or more have one more in float16 at head dim 128, for pairs of them.
+Wide tiles, which only forward kernels have, cost one more of these kernels: the backward pass is that of another
+choice. What costs no compile (layout of the lists, schedule; on the emulator the number of resident CTAs and the order
+of warps; keys in two calls) varies freely.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from itertools import product
 from typing import Any
 
 from fuzz.core.kernel_choice import KernelChoice
-from fuzz.targets.blocksparse import two_calls
+from fuzz.targets.blocksparse import nested, two_calls
 from fuzz.targets.blocksparse.block_lists import HALVED, LISTS, MASKS_OF, SCHEDULES, expressible
 from kernels.blocksparse.spec.variant import LARGE_TILES, LARGEST_DIM, PADDED_DIMS, backward_products, padded_dim
 from oracles.masks import Causal, Full
@@ -59,7 +60,7 @@ _WIDE = {
     },
 }
 # Options that a kernel may have beside tiles, mask and determinism
-_FURTHER = frozenset({"products", "wide"})
+_FURTHER = frozenset({"products", "wide", "nested"})
 
 
 def kernels_for(problem: AnyProblem) -> list[dict[str, Any]]:
@@ -98,11 +99,13 @@ def variants_for(problem: AnyProblem, *, emulated: bool, on_gpu: bool = False) -
     ordered = bool(special) and problem.backward and first["deterministic"]
     kernels = [first] * 2 + special * 3 if ordered else [first] + special * 2
     kernels += _with_full_lists(problem, emulated) * (MANY if has_pairs_of_tiles(problem) else 2)
+    kernels += _with_nested_rows(problem, emulated) * 2
     kernels += [] if on_gpu else _on_blackwell(problem)
     kernels += wide_kernels(problem, "wgmma", named=emulated)
     kernels += [] if on_gpu else wide_kernels(problem, "tcgen05")
     found = [kernel | choice for kernel in kernels for choice in free_choices(problem, kernel, emulated)]
     split = [one | {"keys": "split"} for one in found[::SPLIT_SHARE] if two_calls.useful(problem, one["tile_n"])]
+    split = [one for one in split if not one.get("nested")]
     several = problem.layout == "packed" and problem.batch > 1
     return (*found, *split * (SPLIT_PACKED if several else 1))
 
@@ -153,6 +156,20 @@ def _with_full_lists(problem: AnyProblem, emulated: bool) -> list[dict[str, Any]
         return []
     keys = 128 if dim <= LARGEST_DIM[128] else 64
     return [_kernel(128, keys, "none", problem.dtype == "bfloat16") | ({"products": "wgmma"} if emulated else {})]
+
+
+def _with_nested_rows(problem: AnyProblem, emulated: bool) -> list[dict[str, Any]]:
+    """The kernel for pairs of nested rows (`shares_nested_loads`), where rows come in pairs."""
+    return _nested_kernels(problem, emulated) if nested.useful(problem, 128) else []
+
+
+def _nested_kernels(problem: AnyProblem, emulated: bool) -> list[dict[str, Any]]:
+    """The choice with a band in float16 at head dim 128, with nested rows."""
+    if padded_dim(problem.dim) != LARGEST_DIM[128]:
+        return []
+    products = {"products": "wgmma"} if emulated else {}
+    kernels = [one for one in kernels_for(problem) if (one["mask"], one["tile_m"]) == ("band", 128)]
+    return [kernel | {"nested": True} | products for kernel in kernels]
 
 
 def has_pairs_of_tiles(problem: AnyProblem) -> bool:
@@ -209,6 +226,7 @@ def kernel_choices(*, emulated: bool) -> tuple[KernelChoice, ...]:
         least = max((dim for dim in PADDED_DIMS if dim < most), default=0) + 8
         kernels = _with_products(sample, emulated) + _on_blackwell(sample)
         kernels += wide_kernels(sample, "wgmma", named=emulated) + wide_kernels(sample, "tcgen05")
+        kernels += _nested_kernels(sample, emulated)
         for kernel in kernels:
             ordered = bool(kernel["deterministic"])  # two tiles each way: see KernelChoice
             found.append(
@@ -217,7 +235,7 @@ def kernel_choices(*, emulated: bool) -> tuple[KernelChoice, ...]:
                     dtype,
                     (least, most),
                     capped,
-                    MASKS_OF.get(kernel["mask"]),
+                    frozenset({"causal"}) if "nested" in kernel else MASKS_OF.get(kernel["mask"]),
                     kernel["tile_m"] + 1 if ordered else 0,
                     kernel["tile_n"] + 1 if ordered else 0,
                     _FURTHER - kernel.keys(),

@@ -8,6 +8,7 @@ padded, compact and CSR metadata all look like this. Strides of 0 broadcast over
 
 from typing import NamedTuple
 
+import cutlass
 from cutlass import Int32, Int64, cute
 
 
@@ -74,6 +75,7 @@ class TileIterator(NamedTuple):
 
     partial, full  where entry e stands in the index of its list, less e
     first          position of the first partial entry in its index: that of its mask's slot
+    moved          so many full entries, the last ones of their list, come before the other full ones; an int: none do
     """
 
     partial: cute.Pointer
@@ -81,6 +83,7 @@ class TileIterator(NamedTuple):
     first: Int64
     n_partial: Int32
     entries: Int32
+    moved: Int32 | int = 0
 
 
 def tile_iterator_of(lists: tuple[BlockList, BlockList], place: tuple[Int32, Int32, Int32]) -> TileIterator:
@@ -100,5 +103,15 @@ def listed(tile_iterator: TileIterator, entry: Int32) -> Int32:
     if entry < tile_iterator.n_partial:
         block = read(tile_iterator.partial, entry)
     else:
-        block = read(tile_iterator.full, entry)
+        block = read(tile_iterator.full, full_entry(tile_iterator, entry))
     return block
+
+
+@cute.jit
+def full_entry(tile_iterator: TileIterator, entry: Int32) -> Int32:
+    """The number that a full entry has in the order of its list."""
+    if cutlass.const_expr(not isinstance(tile_iterator.moved, int)):
+        entry -= tile_iterator.moved
+        if entry < tile_iterator.n_partial:
+            entry += tile_iterator.entries - tile_iterator.n_partial
+    return entry

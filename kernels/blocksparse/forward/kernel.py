@@ -30,7 +30,15 @@ from kernels.blocksparse.forward import mainloop
 from kernels.blocksparse.forward.mainloop import LN_2, LOG2_E, Work
 from kernels.blocksparse.forward.tile_order import Order, order_of, place_of
 from kernels.blocksparse.forward.tuning import portable_tuning
-from kernels.blocksparse.spec.variant import NO_INJECTION, OF_CLUSTERS, OF_SPLITS, OF_TCGEN05, Injection, Variant
+from kernels.blocksparse.spec.variant import (
+    NO_INJECTION,
+    OF_CLUSTERS,
+    OF_NESTED,
+    OF_SPLITS,
+    OF_TCGEN05,
+    Injection,
+    Variant,
+)
 
 # Injection points of what a row's numbers become, and of whose they are
 NUMBERS = ("finite", "allow_all", "kv_head_of", "inverse_of", "lse_of")
@@ -45,7 +53,9 @@ class Forward:
     tune = staticmethod(portable_tuning)
 
     def __init__(self, variant: Variant, injection: Injection = NO_INJECTION) -> None:
-        injection.check((*self.INJECTION_POINTS, *OF_TCGEN05, *OF_CLUSTERS, *OF_SPLITS), "the forward kernel")
+        injection.check(
+            (*self.INJECTION_POINTS, *OF_TCGEN05, *OF_CLUSTERS, *OF_NESTED, *OF_SPLITS), "the forward kernel"
+        )
         self.variant, self.tuning = variant, self.tune(variant)
         self.dtype = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16}[variant.dtype]
         self.threads = self.tuning.threads(variant)

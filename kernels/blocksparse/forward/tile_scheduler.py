@@ -17,6 +17,12 @@ NOTE [tiles of a cluster] The CTAs of a cluster take neighbouring query tiles of
 listed: those of the first one. So they load K and V for each other, NOTE [multicast] of common/tma_loads.py. Their rows
 are equally long, so clusters need no counter: the numbers of a cluster are as far apart as there are clusters. Where a
 head has no tile for the last CTA, that one loads its share of K and V and releases them all the same.
+
+NOTE [nested rows] With `HopperTuning.nested` the rows of a cluster are not alike: each has all blocks of the one before
+(`BlockLists.nested`). The CTAs read the last one's list. Its partial blocks come first, then the full ones that are not
+full in the first row, which are the last of their list, then the others. A CTA applies the mask to the partial blocks
+and to those that are not full in its own row; of the blocks that its row does not have, it hides every score. Rows are
+longer from pair to pair: the host lays out positions in which all clusters have as much to do (launch/pair_order.py).
 """
 
 from typing import NamedTuple
@@ -76,6 +82,7 @@ def announce(
     cluster: Cluster = ALONE,
     splits: SplitTiles | None = None,
     entries_of: cutlass.Constexpr = entries_of,
+    nested_rows: cutlass.Constexpr = None,
 ) -> Int32:
     """One lane: the tile of this number, or of the first later number that has rows, becomes the CTA's `count`-th.
     Returns its number.
@@ -84,10 +91,12 @@ def announce(
     persistent  (CTAs, tile counter)
     cluster     numbers are of its tiles together, NOTE [tiles of a cluster]
     splits      tiles of which numbers are parts; None: of none. entries_of: as in common/split_tiles.py
+    nested_rows `nested_rows`, where the rows of a cluster are nested; None: they are alike
     """
     shape, order, lists, queries, keys = problem
     resident, tile_counter = persistent
     ctas, rank = cluster
+    m_blocks = shape[3]
     shape = (*shape[:3], (shape[3] + ctas - 1) // ctas)
     numbers = numbers_of(tiles_of(shape, order), splits)
     batch, head, m_block, length = Int32(-1), Int32(0), Int32(0), Int32(0)
@@ -105,9 +114,12 @@ def announce(
     buffers.wait_empty(tile_pipeline.barriers, count)
     seq_q, seq_k = Sequence(Int32(0), Int32(0)), Sequence(Int32(0), Int32(0))
     n_partial, n_full, first, first_full = Int32(0), Int32(0), Int64(0), Int64(0)
+    row, moved = m_block * ctas, Int32(0)
     if batch >= 0:
-        n_partial, first = lists[0].row(batch, head, m_block * ctas)
-        n_full, first_full = lists[1].row(batch, head, m_block * ctas)
+        if cutlass.const_expr(nested_rows is not None):
+            row, moved = nested_rows(lists[1], (batch, head, row), ctas, m_blocks)
+        n_partial, first = lists[0].row(batch, head, row)
+        n_full, first_full = lists[1].row(batch, head, row)
         seq_q, seq_k = sequence(queries, batch), sequence(keys, batch)
     first_full, entries = first_full - n_partial, n_partial + n_full
     values = (batch, head, m_block * ctas + rank, *seq_q, *seq_k, n_partial, entries)
@@ -116,11 +128,22 @@ def announce(
         first, first_full, entries = first + first_entry, first_full + first_entry, end - first_entry
         n_partial = cutlass.min(cutlass.max(n_partial - first_entry, 0), entries)
         values = (*values[:-2], n_partial, entries, split)
+    if cutlass.const_expr(nested_rows is not None):
+        values = (*values, moved)
     for i in cutlass.range_constexpr(len(values)):
         ints[i, slot] = values[i]
     longs[0, slot], longs[1, slot] = first, first_full
     cute.arch.mbarrier_arrive(tile_pipeline.barriers.full + slot)
     return number
+
+
+@cute.jit
+def nested_rows(full: BlockList, place, ctas: cutlass.Constexpr, m_blocks: Int32) -> tuple[Int32, Int32]:
+    """The row whose list a cluster reads, and how many of its full blocks come before the others: those that are not
+    full in the cluster's first row. place: (batch, head, first row). NOTE [nested rows]"""
+    batch, head, first = place
+    last = cutlass.min(first + ctas, m_blocks) - 1
+    return last, full.row(batch, head, last)[0] - full.row(batch, head, first)[0]
 
 
 @cute.jit
@@ -143,10 +166,11 @@ def take(
     count: Int32,
     lists: tuple[BlockList, BlockList],
     releases: cutlass.Constexpr = True,
+    nested: cutlass.Constexpr = False,
 ) -> Tile:
-    """A warp: the CTA's `count`-th tile, as soon as it has been announced. releases: as of `read_tile`."""
+    """A warp: the CTA's `count`-th tile, as soon as it has been announced. releases, nested: as of `read_tile`."""
     buffers.wait_full(tile_pipeline.barriers, count)
-    return read_tile(tile_pipeline, count, lists, releases)
+    return read_tile(tile_pipeline, count, lists, releases, nested)
 
 
 @cute.jit
@@ -155,15 +179,18 @@ def read_tile(
     count: Int32,
     lists: tuple[BlockList, BlockList],
     releases: cutlass.Constexpr = True,
+    nested: cutlass.Constexpr = False,
 ) -> Tile:
-    """A warp: the CTA's `count`-th tile, which has been announced. releases: it releases the stage that has it."""
+    """A warp: the CTA's `count`-th tile, which has been announced. releases: it releases the stage that has it; nested:
+    rows of a cluster are."""
     slot = count % TILE_STAGES
     ints = [cute.arch.make_warp_uniform(tile_pipeline.ints[i, slot]) for i in range(INTS - 1)]
     first, first_full = Int64(tile_pipeline.longs[0, slot]), Int64(tile_pipeline.longs[1, slot])
+    moved = cute.arch.make_warp_uniform(tile_pipeline.ints[INTS - 1, slot]) if nested else 0
     if cutlass.const_expr(releases):
         buffers.release(tile_pipeline.barriers, count)
     batch, head, m_block, *sequences, n_partial, entries = ints
-    tile_iterator = TileIterator(lists[0].index + first, lists[1].index + first_full, first, n_partial, entries)
+    tile_iterator = TileIterator(lists[0].index + first, lists[1].index + first_full, first, n_partial, entries, moved)
     return Tile(batch, head, m_block, Sequence(*sequences[:2]), Sequence(*sequences[2:]), tile_iterator)
 
 

@@ -19,6 +19,7 @@ from kernels.blocksparse.compile.runtime import arch_of, launch
 from kernels.blocksparse.compile.supported import forward_tuning
 from kernels.blocksparse.forward.hopper.tuning import ROWS
 from kernels.blocksparse.launch.by_length import order_of_queries, order_values, tiles_to_launch
+from kernels.blocksparse.launch.pair_order import pair_positions
 from kernels.blocksparse.launch.split_tiles import (
     FORWARD,
     FREE,
@@ -49,6 +50,7 @@ _KINDS = {Bits: "bits", Intervals: "intervals", Band: "band", type(None): "none"
 # the short tiles of several heads fill up the SMs.
 L2_BYTES, UNEVEN_L2_BYTES = 8 << 20, 16 << 20
 WAVE_ROWS = 66 * 128  # queries of each head that are in flight at once, where two heads share the SMs
+NEED_TMA = ("cluster", "splits", "nested")  # entries of a tuning
 CLUSTER_DIMS = (128, 256)  # at which clusters of two CTAs were faster
 SPLIT_DIM = 96  # the largest head dim at which splitting the last tiles was faster
 MANY_TILES = 32  # of a head, of which an odd one costs little
@@ -196,6 +198,8 @@ def forward_variant(
         products = forward_products(arch_of(q.device), blocks.tile_m) if q.device.type == "cuda" else "mma"
     if not tuning and shares_loads(q, blocks, products):
         tuning = (("cluster", 2), ("splits", 1))
+    elif not tuning and shares_nested_loads(q, blocks, products):
+        tuning = (("cluster", 2), ("nested", 1))
     elif not tuning and splits_tiles(q, blocks, products):
         tuning = (("splits", 1),)
     return _forward_variant(
@@ -218,6 +222,19 @@ def shares_loads(q: Tensor, blocks: BlockSparse, products: str) -> bool:
         and blocks.tile_m == 128
         and padded_dim(q.shape[-1]) in CLUSTER_DIMS
         and (blocks.m_blocks % 2 == 0 or blocks.m_blocks >= MANY_TILES)
+    )
+
+
+def shares_nested_loads(q: Tensor, blocks: BlockSparse, products: str) -> bool:
+    """True where two CTAs load K and V for each other whose rows are nested: where the lists say so, of padded
+    sequences that have one list."""
+    lists = blocks.forward
+    return (
+        (products, q.dim(), blocks.tile_m) == ("wgmma", 4, 128)
+        and isinstance(blocks.mask, Band)
+        and lists.nested
+        and lists.full.count.shape[0] == 1
+        and padded_dim(q.shape[-1]) in CLUSTER_DIMS
     )
 
 
@@ -253,7 +270,7 @@ def for_operands(variant: Variant, *operands: Tensor) -> Variant:
     """The kernel for these tensors: without TMA where a tensor map cannot describe one of them."""
     if variant.products == "mma" or all(map(mappable, operands)):
         return variant
-    without = tuple(pair for pair in variant.tuning if pair[0] not in ("cluster", "splits"))  # which load by TMA
+    without = tuple(pair for pair in variant.tuning if pair[0] not in NEED_TMA)
     return replace(variant, tuning=without).with_tuning(tma=0)
 
 
@@ -291,6 +308,7 @@ def forward_values(
     if split is not None:
         of_split, numbers = split.values(), split.split.numbers
     ctas = numbers * cluster
+    persistent = ctas if resident is None or (tile_counter is None and cluster == 1) else min(resident, ctas)
     if ctas > INT32_MAX:
         raise ValueError(f"q: {ctas} tiles (batch × heads × m_blocks) are too many for one launch")
     if ctas == 0:
@@ -301,7 +319,7 @@ def forward_values(
         **sequence_values(sequences),
         **list_values(blocks.forward.partial, blocks.forward.full),
         **mask_values(blocks.mask),
-        **launch_order(blocks, q, k, batch, cluster),
+        **launch_order(blocks, q, k, batch, cluster, persistent),
         "tile_counter": 0 if tile_counter is None else tile_counter,
         "batch": batch,
         "heads_q": heads_q,
@@ -309,7 +327,7 @@ def forward_values(
         "m_blocks": m_blocks,
         "dim": q.shape[-1],
         **of_split,
-        "resident": ctas if resident is None or (tile_counter is None and cluster == 1) else min(resident, ctas),
+        "resident": persistent,
         "scale": scale,
         "cap": 0.0 if softcap is None else softcap,
     }
@@ -336,18 +354,23 @@ def tiles_of_queries(q: Tensor, blocks: BlockSparse, batch: int, cluster: int = 
     return tiles_to_launch(order, q, blocks.tile_m * cluster, batch, m_blocks) * q.shape[-2]
 
 
-def launch_order(blocks: BlockSparse, q: Tensor, k: Tensor, batch: int, cluster: int = 1) -> Values:
-    """The order in which tiles of queries are launched: by the mask, or LPT; a section of heads after the other."""
+def launch_order(blocks: BlockSparse, q: Tensor, k: Tensor, batch: int, cluster: int = 1, resident: int = 1) -> Values:
+    """The order in which tiles of queries are launched: by the mask, or LPT; a section of heads after the other; for
+    clusters whose rows are nested, as pair_order.py lays them out. resident: CTAs of the launch."""
     # a band's long rows are at one end, rows that are alike are equally long
     by_direction = cluster > 1 or blocks.lpt is None or isinstance(blocks.mask, Band)
     rows = None if by_direction else blocks.lpt.rows  # type: ignore[union-attr]
     order = order_of_queries(q, blocks)
     longest = None if order is None else min(blocks.m_blocks * blocks.tile_m, k.shape[0])
+    section = query_heads_of_section(k, batch, q.shape[-2], blocks.mask, longest)
+    if cluster > 1 and not blocks.forward.alike:
+        pairs, heads = -(-blocks.m_blocks // cluster), q.shape[-2]
+        rows = pair_positions(pairs, batch * heads, resident // cluster, section, q.device).view(batch, heads, pairs)
     return {
         **position_values(rows),
         **order_values(order),
         "schedule": int(long_rows_last(blocks.mask)) if rows is None else 2,
-        "l2_head_section": query_heads_of_section(k, batch, q.shape[-2], blocks.mask, longest),
+        "l2_head_section": section,
     }
 
 

@@ -22,6 +22,8 @@ from kernels.blocksparse.lists.schedule import DESCENDING, Schedule
 from kernels.blocksparse.lists.types import OPEN, Band, BlockLists, BlockSparse
 from kernels.blocksparse.spec.variant import WIDE
 
+NESTED_TILES = 128  # of queries, from which on pairs of them are faster: docs/performance/log.md
+
 
 def causal(lengths_q: LengthsLike, lengths_k: LengthsLike, *, align: Align = "top_left", **options) -> BlockSparse:
     """Query q sees keys up to q (plus len_k - len_q where aligned at the bottom right). Options: as for `band`."""
@@ -48,6 +50,7 @@ def band(
     capacity: tuple[int, int] | None = None,
     longest: tuple[int, int] | None = None,
     wide: bool | int = False,
+    nested: bool | None = None,
 ) -> BlockSparse:
     """Query q sees keys k with -left <= k - (q + offset) <= right; None leaves a side open.
 
@@ -61,6 +64,9 @@ def band(
               nothing, see build.py
     wide      also make lists of larger tiles: 192 queries (or True), which Hopper's forward kernel takes up to head dim
               64, or 256, which Blackwell's takes up to 128; not with a capacity
+    nested    the lists say that they are so (`BlockLists.nested`), as those are whose left side is open: two CTAs of
+              Hopper's forward kernel then load K and V for each other, up to head dim 128 where it has more than 96, up
+              to 256 where it has more than 192. None: where that is faster, from 128 tiles of queries on
     """
     if wide and capacity is not None:
         raise ValueError("wide: needs capacity None, as lists of wide tiles have other sizes")
@@ -71,6 +77,10 @@ def band(
         if isinstance(side, float | bool) or abs(side) > OPEN:
             raise ValueError(f"{name}: needs None or a whole number within ±{OPEN}, got {side}")
     shape = shape_of(lengths_q, lengths_k, tile_m, tile_n, device, longest)
+    if nested and left != OPEN:
+        raise ValueError(f"nested: needs left None, got {left}")
+    if nested is None:
+        nested = left == OPEN and shape.m_blocks >= NESTED_TILES
     offset = shape.len_k - shape.len_q if align == "bottom_right" else torch.zeros_like(shape.len_q)
     cover, full = band_ranges(shape, left, right, offset)
     lists = BlockLists(
@@ -80,6 +90,7 @@ def band(
             capacity and capacity[0],
         ),
         list_of_ranges(full[0][:, None, :, None], full[1][:, None, :, None], capacity and capacity[1]),
+        nested=nested,
     )
     blocks = finished(lists, Band(left, right, offset.to(torch.int32)), shape, schedule, backward)
     if not wide:

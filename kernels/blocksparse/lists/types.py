@@ -114,11 +114,15 @@ class BlockLists:
 
     alike  all rows of a (sequence, head), but for those past its end, have the same blocks in the same order: a kernel
            may read one row's list for another. validate/ checks it
+    nested every row of an odd number has all blocks of the row before it, whose full ones are the first full ones of
+           this row; the mask, a Band, hides the blocks that only this row has from the queries of the row before. A
+           kernel may read the odd row's list for both. Of rows that a sequence has both. validate/ checks it
     """
 
     partial: BlockList
     full: BlockList
     alike: bool = field(default=False, kw_only=True)
+    nested: bool = field(default=False, kw_only=True)
 
     @property
     def rows(self) -> int:

@@ -36,6 +36,7 @@ OF_POSTPROCESS = ("is_added",)  # of the postprocessing kernel
 # Injection points of the forward kernels that load by TMA
 OF_TMA = ("wait_filled", "wait_empty", "whole", "expected_bytes", "fence_shared")
 OF_CLUSTERS = ("meet_at_start", "leave")  # of Hopper's forward kernel, where CTAs form clusters
+OF_NESTED = ("nested_rows", "mask_own")  # and where their rows are nested
 OF_SPLITS = ("arrive_part", "entries_of_part")  # of Hopper's kernels, where tiles may be split
 OF_DQ = ("statistics_row", "keep_listed_keys", "release_scored", "release_multiplied", "dq_factor")  # of the dQ kernel
 # Injection points of the forward kernel that only the one with products by tcgen05 has

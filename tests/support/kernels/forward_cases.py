@@ -28,6 +28,7 @@ class Case:
 
     empty   heads, or every third row, without any key (tokens and blocks); varied: a mask per sequence and head
     view    q, k, v as slices of one wider tensor, so that strides are not the dense ones
+    nested  the lists of a band say that their rows are nested
     """
 
     lengths_q: tuple[int, ...]
@@ -50,6 +51,7 @@ class Case:
     softcap: float | None = None
     scale: float | None = None
     view: bool = False
+    nested: bool = False
     spread: float = 1.0
     seed: int = 0
     tuning: tuple[tuple[str, int], ...] = field(default=())
@@ -213,6 +215,7 @@ def _mask(case: Case, make: torch.Generator, device: str) -> tuple[Tensor, Block
             right=case.right,
             align=case.align,
             device=device,
+            nested=case.nested or None,
             **tiles,
         )
         offset = torch.tensor(case.lengths_k) - torch.tensor(case.lengths_q)

@@ -17,7 +17,7 @@ from cutlass.memory import SmemAllocator
 from kernels.blocksparse.common import buffers, clusters, layouts, split_tiles, tma_loads
 from kernels.blocksparse.common.arguments import operand
 from kernels.blocksparse.common.buffers import Buffers
-from kernels.blocksparse.common.list_reader import BlockList, Operand, Sequences, read
+from kernels.blocksparse.common.list_reader import BlockList, Operand, Sequences, TileIterator, read
 from kernels.blocksparse.common.mask_words import Mask
 from kernels.blocksparse.common.split_tiles import numbers_of, split_tiles_of
 from kernels.blocksparse.common.tile_loads import TileCopy
@@ -31,7 +31,7 @@ from kernels.blocksparse.forward.kernel import Forward
 from kernels.blocksparse.forward.mainloop import Work
 from kernels.blocksparse.forward.tile_order import Order
 from kernels.blocksparse.forward.tile_scheduler import Tile
-from kernels.blocksparse.spec.variant import NO_INJECTION, OF_CLUSTERS, OF_SPLITS, OF_TMA, Injection, Variant
+from kernels.blocksparse.spec.variant import NO_INJECTION, OF_CLUSTERS, OF_NESTED, OF_SPLITS, OF_TMA, Injection, Variant
 
 
 class Result(NamedTuple):
@@ -51,7 +51,7 @@ class Result(NamedTuple):
 class HopperForward(Forward):
     """The forward kernel of one variant with products "wgmma"."""
 
-    INJECTION_POINTS = (*Forward.INJECTION_POINTS, *OF_TMA, *OF_CLUSTERS, *OF_SPLITS)
+    INJECTION_POINTS = (*Forward.INJECTION_POINTS, *OF_TMA, *OF_CLUSTERS, *OF_NESTED, *OF_SPLITS)
     PERSISTENT = True
     tune = staticmethod(hopper_tuning)
 
@@ -60,6 +60,8 @@ class HopperForward(Forward):
         if self.tuning.cluster > 1:
             self.cluster = (self.tuning.cluster, 1, 1)
         self.meet_at_start = injection.pick("meet_at_start", clusters.meet)
+        self.nested_rows = injection.pick("nested_rows", tile_scheduler.nested_rows) if self.tuning.nested else None
+        self.mask_own = injection.pick("mask_own", mask_own)
         self.leave = injection.pick("leave", clusters.leave)
         self.arrive_part = injection.pick("arrive_part", split_tiles.arrive)
         self.entries_of_part = injection.pick("entries_of_part", split_tiles.entries_of)
@@ -234,16 +236,15 @@ class HopperForward(Forward):
         """One loading warp, for all tiles."""
         count, before, more = Int32(0), Int32(0), Boolean(True)
         tile_m, cluster = self.variant.tile_m, clusters.cluster_of(self.tuning.cluster)
-        number, of_splits = cute.arch.block_idx()[0] // cluster.ctas, (common.splits, self.entries_of_part)
+        number, nested = cute.arch.block_idx()[0] // cluster.ctas, bool(self.tuning.nested)
+        how = (cluster, common.splits, self.entries_of_part, self.nested_rows)
         if cutlass.const_expr(role == "announce"):
             if announces:
-                number = tile_scheduler.announce(
-                    common.tile_pipeline, count, number, tile_m, problem, persistent, cluster, *of_splits
-                )
+                number = tile_scheduler.announce(common.tile_pipeline, count, number, tile_m, problem, persistent, *how)
             # the other lanes wait for the announcement only after it, here and below
             cute.arch.sync_warp()
         while more:
-            tile = tile_scheduler.take(common.tile_pipeline, count, common.lists)
+            tile = tile_scheduler.take(common.tile_pipeline, count, common.lists, nested=nested)
             more = tile.batch >= 0
             if more:
                 if cutlass.const_expr(role == "announce"):
@@ -253,7 +254,7 @@ class HopperForward(Forward):
                         total = numbers_of(tile_scheduler.tiles_of(*problem[:2]), common.splits)
                         number = tile_scheduler.next_number(*persistent, total, number, cluster)
                         number = tile_scheduler.announce(
-                            common.tile_pipeline, count + 1, number, tile_m, problem, persistent, cluster, *of_splits
+                            common.tile_pipeline, count + 1, number, tile_m, problem, persistent, *how
                         )
                     cute.arch.sync_warp()
                 elif cutlass.const_expr(role == "q"):
@@ -320,7 +321,9 @@ class HopperForward(Forward):
             if thread // WARPGROUP == groups - 1:
                 cute.arch.barrier_arrive(barrier_id=self.turn_of(0), number_of_threads=2 * WARPGROUP)
         while more:
-            tile = tile_scheduler.take(common.tile_pipeline, count, common.lists, not self.tuning.splits)
+            tile = tile_scheduler.take(
+                common.tile_pipeline, count, common.lists, not self.tuning.splits, bool(self.tuning.nested)
+            )
             more = tile.batch >= 0
             if more:
                 first_row = tile.m_block * self.variant.tile_m
@@ -391,6 +394,9 @@ class HopperForward(Forward):
         corrections.fill(1.0)
         buffers_q = self.buffers_q(common, group)
         buffers.wait_full(buffers_q, count)
+        tile_iterator = tile.tile_iterator
+        if cutlass.const_expr(self.tuning.nested):
+            tile_iterator = self.mask_own(tile_iterator, clusters.cluster_of(self.tuning.cluster))
         multiply_steps(
             Work(
                 variant=variant,
@@ -402,7 +408,7 @@ class HopperForward(Forward):
                 finite=self.finite,
                 allow_all=self.allow_all,
                 length_k=tile.keys.length,
-                tile_iterator=tile.tile_iterator,
+                tile_iterator=tile_iterator,
                 before=before,
                 mask=mask,
                 mask_rows=mask_rows,
@@ -484,3 +490,13 @@ class HopperForward(Forward):
     def next_due(self) -> int:
         """The named barrier at which the announcing warp waits for the one that loads K. NOTE [tiles]"""
         return 1 + 2 * self.tuning.warpgroups(self.variant)
+
+
+@cute.jit
+def mask_own(tile_iterator: TileIterator, cluster: clusters.Cluster) -> TileIterator:
+    """A cluster's list with its first entries, those that are not full in this CTA's own row, as partial ones.
+    NOTE [nested rows] of tile_scheduler.py"""
+    masked = tile_iterator.n_partial
+    if cluster.rank == 0:
+        masked += tile_iterator.moved
+    return tile_iterator._replace(n_partial=masked)

@@ -44,6 +44,7 @@ class HopperTuning:
                 tile_scheduler.py; 0: it takes it at the tile's start, as it does without TMA
     cluster     CTAs that load K and V for each other, 1 or 2: NOTE [tiles of a cluster] of tile_scheduler.py
     splits      1: tiles may be split, NOTE [split tiles] of common/split_tiles.py
+    nested      1: rows of a cluster are nested, not alike, NOTE [nested rows] of tile_scheduler.py
     """
 
     step: int
@@ -59,6 +60,7 @@ class HopperTuning:
     lead: int = 0
     cluster: int = 1
     splits: int = 0
+    nested: int = 0
 
     def warpgroups(self, variant: Variant) -> int:
         """Those that multiply; one more loads."""
@@ -110,6 +112,10 @@ def hopper_tuning(variant: Variant) -> HopperTuning:
         raise ValueError(f"variant.tuning {tuning}: cluster must be 1 or, with tma, 2")
     if tuning.splits not in (0, 1) or (tuning.splits and not tuning.tma):
         raise ValueError(f"variant.tuning {tuning}: splits must be 0 or, with tma, 1")
+    if tuning.nested not in (0, 1) or (tuning.nested and (tuning.cluster == 1 or tuning.splits)):
+        raise ValueError(f"variant.tuning {tuning}: nested must be 0 or, in clusters without splits, 1")
+    if tuning.nested and variant.mask != "band":
+        raise ValueError(f"variant.tuning {tuning}: nested is for bands, not for {variant.mask}")
     stages = range(1, 5 if tuning.tma else 3)
     if variant.tile_n % tuning.step or tuning.step % 32 or tuning.stages not in stages or tuning.tiles not in (1, 2):
         raise ValueError(f"variant.tuning {tuning} does not fit tiles {variant.tile_m} × {variant.tile_n}")

@@ -51,7 +51,11 @@ CASES["turned"] = (
     Problem((763,), (256,), 2, 1, 128, 128, "float16"),
     {"tile_m": 128, "tile_n": 128, "mask": "none", "products": "wgmma", "schedule": "turned"},
 )
-LATER = ("bits", "wide", "wide, in two calls", "pairs of CTAs", "halved", "turned")
+CASES["nested"] = (
+    Problem((300,), (300,), 2, 1, 128, 128, "float16", mask=Causal("bottom_right"), backward=False),
+    {"mask": "band", "products": "wgmma", "nested": True},
+)
+LATER = ("bits", "wide", "wide, in two calls", "pairs of CTAs", "halved", "turned", "nested")
 NIGHTLY = [pytest.param(name, marks=[pytest.mark.nightly] * (name in LATER)) for name in CASES]
 
 

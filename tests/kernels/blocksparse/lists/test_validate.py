@@ -11,7 +11,7 @@ from kernels.blocksparse.lists.from_mask import from_mask
 from kernels.blocksparse.lists.intervals import documents
 from kernels.blocksparse.lists.schedule import ALIKE, ASCENDING, DESCENDING, Schedule, permutation
 from kernels.blocksparse.lists.transpose import with_backward
-from kernels.blocksparse.lists.types import OPEN, Band, Bits, Intervals, WriteOrder
+from kernels.blocksparse.lists.types import OPEN, Band, Bits, BlockList, Intervals, WriteOrder
 from kernels.blocksparse.lists.validate.contents import check_contents
 from kernels.blocksparse.lists.validate.shapes import Sizes, check_shapes
 from kernels.blocksparse.lists.write_order import with_order
@@ -98,6 +98,55 @@ def test_backward_rows_that_have_blocks_are_alike_where_the_schedule_says_so(whi
     else:
         with pytest.raises(ValueError, match=r"^blocks\.backward\.(partial|full): .*schedule\.alike says, row 3"):
             check(blocks, sizes, backward=True)
+
+
+NESTED = Sizes(1, 4, 2, 330, 400)
+
+
+@pytest.mark.parametrize("right", [0, 60, 1000, -200])
+@pytest.mark.parametrize("align", ["top_left", "bottom_right"])
+def test_rows_of_a_band_with_an_open_side_are_nested(align, right):
+    for lengths in ((330, 400), ([330, 0, 17], [300, 400, 64])):
+        ragged = [torch.tensor(one) for one in lengths] if isinstance(lengths[0], list) else [None, None]
+        blocks = band(*lengths, left=None, right=right, align=align, tile_m=64, tile_n=64, nested=True)
+        assert blocks.forward.nested
+        check(blocks, Sizes(3, 4, 2, 330, 400, *ragged), backward=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "blocks_of_row", "why"),
+    [
+        (
+            "full",
+            3,
+            [0, 2, 1],
+            "blocks.forward.full: needs the full blocks of the row before as the first ones of row 3",
+        ),
+        ("full", 3, [0], "blocks.forward.full: needs the full blocks of the row before as the first ones of row 3"),
+        ("partial", 1, [], "blocks.forward: needs all blocks of the row before in row 1"),
+        ("partial", 2, [4], "blocks.forward: needs all blocks of the row before in row 3"),
+        ("full", 2, [0], "blocks.forward: needs a band that hides from the row before what it lacks of row 3"),
+    ],
+)
+def test_rows_that_are_not_nested_are_refused(kind, row, blocks_of_row, why):
+    """Row r of this mask has r full blocks, and block r in part."""
+    blocks = band(330, 400, left=None, right=0, tile_m=64, tile_n=64, backward=False)
+    lists = [list(range(r)) if kind == "full" else [r] for r in range(6)]
+    lists[row] = blocks_of_row
+    if kind == "partial" and row == 1:
+        lists[0] = [1]
+    count = torch.tensor([len(one) for one in lists], dtype=torch.int32).view(1, 1, 6)
+    other = BlockList.csr(count, torch.tensor([block for one in lists for block in one], dtype=torch.int32))
+    forward = replace(blocks.forward, **{kind: other}, nested=True)
+    check(replace(blocks, forward=replace(forward, nested=False)), NESTED)
+    with pytest.raises(ValueError, match=f"^{why}, as blocks.forward.nested says"):
+        check(replace(blocks, forward=forward), NESTED)
+
+
+def test_nested_rows_need_a_band():
+    blocks = from_mask(torch.ones(1, 1, 330, 400, dtype=torch.bool), tile_m=64, tile_n=64, backward=False)
+    with pytest.raises(ValueError, match=r"blocks\.forward\.nested: needs a mask that is a band, got Bits"):
+        check(replace(blocks, forward=replace(blocks.forward, nested=True)), NESTED)
 
 
 def put(tensor, at, value):
