@@ -22,7 +22,7 @@ from kernels.blocksparse.lists.schedule import DESCENDING, Schedule
 from kernels.blocksparse.lists.types import OPEN, Band, BlockLists, BlockSparse
 from kernels.blocksparse.spec.variant import WIDE
 
-NESTED_TILES = 128  # of queries, from which on pairs of them are faster: docs/performance/log.md
+NESTED_TILES = 192  # of queries, from which on pairs of them are faster: docs/performance/log.md
 
 
 def causal(lengths_q: LengthsLike, lengths_k: LengthsLike, *, align: Align = "top_left", **options) -> BlockSparse:
@@ -66,7 +66,7 @@ def band(
               64, or 256, which Blackwell's takes up to 128; not with a capacity
     nested    the lists say that they are so (`BlockLists.nested`), as those are whose left side is open: two CTAs of
               Hopper's forward kernel then load K and V for each other, up to head dim 128 where it has more than 96, up
-              to 256 where it has more than 192. None: where that is faster, from 128 tiles of queries on
+              to 256 where it has more than 192. None: where that is faster, from 192 tiles of queries on
     """
     if wide and capacity is not None:
         raise ValueError("wide: needs capacity None, as lists of wide tiles have other sizes")

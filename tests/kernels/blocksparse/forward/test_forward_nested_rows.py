@@ -38,11 +38,11 @@ def test_lists_that_say_so_have_pairs_of_nested_rows():
 
 
 def test_causal_masks_of_long_sequences_say_so_of_their_own_accord():
-    assert causal(16384, 16384, backward=False).forward.nested
-    assert not causal(127 * 128, 127 * 128, backward=False).forward.nested
-    assert not causal(16384, 16384, backward=False, nested=False).forward.nested
-    assert not window(16384, 16384, left=16383, backward=False).forward.nested
-    assert not dense(16384, 16384, backward=False).forward.nested
+    assert causal(24576, 24576, backward=False).forward.nested
+    assert not causal(191 * 128, 191 * 128, backward=False).forward.nested
+    assert not causal(24576, 24576, backward=False, nested=False).forward.nested
+    assert not window(24576, 24576, left=24575, backward=False).forward.nested
+    assert not dense(24576, 24576, backward=False).forward.nested
     with pytest.raises(ValueError, match="nested: needs left None, got 100"):
         window(300, 300, left=100, nested=True)
 
