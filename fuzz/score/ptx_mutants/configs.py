@@ -68,6 +68,7 @@ class Config:
     mask: str
     deterministic: bool
     products: str = ""  # "": those that the kernels have by themselves, by mma.sync
+    nested: bool = False  # rows of its lists are
 
     @property
     def target(self) -> str:
@@ -78,6 +79,7 @@ class Config:
     def options(self) -> dict[str, str | int | bool]:
         """Options as a case's variant has them."""
         names = ("tile_m", "tile_n", "mask", "deterministic") + ("products",) * bool(self.products)
+        names += ("nested",) * self.nested
         return {name: getattr(self, name) for name in names}
 
     @property
@@ -115,7 +117,8 @@ CONFIGS = (
 # Hopper's: forward kernels with persistent CTAs and loads by TMA; backward kernels with dQ transposed, those of ordered
 # adds, and those with runs of 80 queries (full blocks without a softcap, at head dim 128). Those of a full mask run
 # forward in clusters, and split tiles in both passes (NOTE [split tiles] of common/split_tiles.py); ordered adds have
-# a semaphore for each step of 80 there (NOTE [ordered runs] of backward/transposed/runs_dq_warps.py).
+# a semaphore for each step of 80 there (NOTE [ordered runs] of backward/transposed/runs_dq_warps.py). Those of nested
+# rows run forward in clusters (NOTE [nested rows] of forward/tile_scheduler.py).
 WGMMA = (
     Config("bf16_d64_bits_ordered_wgmma", "bfloat16", (40, 64), False, 128, 128, "bits", True, "wgmma"),
     Config("fp16_d128_band_atomic_wgmma", "float16", (104, 128), False, 128, 128, "band", False, "wgmma"),
@@ -124,7 +127,11 @@ WGMMA = (
     Config("fp16_d64_intervals_atomic_wgmma", "float16", (40, 64), False, 64, 128, "intervals", False, "wgmma"),
     Config("bf16_d128_full_atomic_wgmma", "bfloat16", (104, 128), False, 128, 128, "none", False, "wgmma"),
     Config("fp16_d128_full_ordered_wgmma", "float16", (104, 128), False, 128, 128, "none", True, "wgmma"),
+    Config(
+        "bf16_d128_nested_ordered_wgmma", "bfloat16", (104, 128), False, 128, 128, "band", True, "wgmma", nested=True
+    ),
 )
+NESTED_MASKS = frozenset({"causal", "full"})
 
 
 class _Narrowed(EmulatedBlockSparse):
@@ -137,12 +144,16 @@ class _Narrowed(EmulatedBlockSparse):
         self.support = replace(self.support, dtypes=(chosen.dtype,), dim=(*chosen.dims, 8), softcap=chosen.softcap)
         if chosen.full:
             self.support = replace(self.support, layouts=("padded",), ragged=False, masks=frozenset({"full"}))
+        if chosen.nested:
+            self.support = replace(self.support, layouts=("padded",), ragged=False, masks=NESTED_MASKS)
 
     def draw_cta_subset(self, draw: random.Random, repeats: int) -> None:
         """None: their kernels are not the configuration's."""
 
     def native_masks(self, dtype: Dtype, dim: int) -> tuple[str, ...]:
         """See Target."""
+        if self._config.nested:
+            return ("causal",)
         return ("full",) if self._config.full else super().native_masks(dtype, dim)
 
     def variants_for(self, problem: AnyProblem) -> tuple[dict[str, Any], ...]:
@@ -253,6 +264,8 @@ def made(chosen: Config) -> list[Case]:
             _with_turned_rows(chosen),
             *(_with_runs(chosen, seed) for seed in _ORDERS),
         ]
+    if chosen.nested:
+        return [_with_windows(chosen), _with_low_scores(chosen)]
     alike = [_with_windows(chosen), _with_wide_window(chosen), _with_short_sequences(chosen)]
     alike += [_with_low_scores(chosen)] * (not chosen.softcap)
     by_head = chosen.mask != "band"
