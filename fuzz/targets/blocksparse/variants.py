@@ -60,7 +60,7 @@ _WIDE = {
     },
 }
 # Options that a kernel may have beside tiles, mask and determinism
-_FURTHER = frozenset({"products", "wide", "nested"})
+_FURTHER = frozenset({"products", "wide"})
 
 
 def kernels_for(problem: AnyProblem) -> list[dict[str, Any]]:
@@ -159,13 +159,9 @@ def _with_full_lists(problem: AnyProblem, emulated: bool) -> list[dict[str, Any]
 
 
 def _with_nested_rows(problem: AnyProblem, emulated: bool) -> list[dict[str, Any]]:
-    """The kernel for pairs of nested rows (`shares_nested_loads`), where rows come in pairs."""
-    return _nested_kernels(problem, emulated) if nested.useful(problem, 128) else []
-
-
-def _nested_kernels(problem: AnyProblem, emulated: bool) -> list[dict[str, Any]]:
-    """The choice with a band in float16 at head dim 128, with nested rows."""
-    if padded_dim(problem.dim) != LARGEST_DIM[128]:
+    """The kernel for pairs of nested rows (`shares_nested_loads`): of the choice with a band in float16 at head dim
+    128, where rows come in pairs."""
+    if padded_dim(problem.dim) != LARGEST_DIM[128] or not nested.useful(problem, 128):
         return []
     products = {"products": "wgmma"} if emulated else {}
     kernels = [one for one in kernels_for(problem) if (one["mask"], one["tile_m"]) == ("band", 128)]
@@ -226,7 +222,6 @@ def kernel_choices(*, emulated: bool) -> tuple[KernelChoice, ...]:
         least = max((dim for dim in PADDED_DIMS if dim < most), default=0) + 8
         kernels = _with_products(sample, emulated) + _on_blackwell(sample)
         kernels += wide_kernels(sample, "wgmma", named=emulated) + wide_kernels(sample, "tcgen05")
-        kernels += _nested_kernels(sample, emulated)
         for kernel in kernels:
             ordered = bool(kernel["deterministic"])  # two tiles each way: see KernelChoice
             found.append(
@@ -235,7 +230,7 @@ def kernel_choices(*, emulated: bool) -> tuple[KernelChoice, ...]:
                     dtype,
                     (least, most),
                     capped,
-                    frozenset({"causal"}) if "nested" in kernel else MASKS_OF.get(kernel["mask"]),
+                    MASKS_OF.get(kernel["mask"]),
                     kernel["tile_m"] + 1 if ordered else 0,
                     kernel["tile_n"] + 1 if ordered else 0,
                     _FURTHER - kernel.keys(),

@@ -28,14 +28,20 @@ def causal(len_q: int = 300, len_k: int = 400, dtype: Any = "float16", dim: int 
 
 
 @pytest.mark.parametrize("emulated", [True, False])
-def test_a_turn_of_sessions_has_nested_rows(emulated: bool) -> None:
-    """Few problems that are drawn have pairs of rows of a causal mask: ci/check_long_rows.py draws no others."""
-    (choice,) = (one for one in kernel_choices(emulated=emulated) if one.variant.get("nested"))
-    assert choice.dtype == "float16" and choice.dims == (104, 128) and choice.masks == {"causal"}
-    drawn = CLASSES["emulator" if emulated else "cuda"]().variants_for(causal())
-    mine = variants_of(choice, drawn)
-    assert mine != drawn and all(one["nested"] for one in mine)
-    assert len({one["lists"] for one in mine}) == 3
+def test_sessions_draw_nested_rows_where_rows_come_in_pairs(emulated: bool) -> None:
+    """Few problems that are drawn have such rows: ci/check_long_rows.py draws no others."""
+    target = CLASSES["emulator" if emulated else "cuda"]()
+    nested = [one for one in target.variants_for(causal()) if one.get("nested")]
+    assert {one["lists"] for one in nested} == {"csr", "padded", "compact"}
+    assert all(one.get("products") == ("wgmma" if emulated else None) for one in nested)
+    for other in (causal(128), causal(dtype="bfloat16"), causal(mask=Window(100, 0)), causal(layout="packed")):
+        assert not any(one.get("nested") for one in target.variants_for(other))
+
+
+def test_a_turn_of_the_same_choice_of_a_gpu_has_nested_rows_too() -> None:
+    drawn = CLASSES["cuda"]().variants_for(causal())
+    turns = [variants_of(choice, drawn) for choice in kernel_choices(emulated=False) if choice.dtype == "float16"]
+    assert any({bool(one.get("nested")) for one in mine} == {False, True} for mine in turns if mine != drawn)
 
 
 def test_a_choice_of_nested_rows_costs_one_forward_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
