@@ -37,8 +37,8 @@ def thread_products(tiling: Tiling, dtype: type, storage: Any, thread: Any) -> t
     of_scores, of_ds = (step_m, tile_n, tiling.stages_p), (step_m, tile_n, tiling.stages_ds)
     of_groups = GroupProduct(dtype, (step_m, tile_n, dim), tiling.warps_s)
     return (
-        GroupThread(of_groups, thread, operand(s.sQ, *of_queries), operand(s.sK, *of_keys)),
-        GroupThread(of_groups, thread, operand(s.sdO, *of_queries), operand(s.sV, *of_keys)),
+        GroupThread(of_groups, thread, operand(s.sQ, *of_queries), operand(s.sK, *of_keys), tiling.depth),
+        GroupThread(of_groups, thread, operand(s.sdO, *of_queries), operand(s.sV, *of_keys), tiling.depth),
         GroupThread(by_keys, thread, transposed_operand(s.sP, *of_scores), transposed_operand(s.sdO, *of_queries)),
         GroupThread(by_keys, thread, transposed_operand(s.sdS, *of_ds), transposed_operand(s.sQ, *of_queries)),
         GroupThread(to_dq, thread, operand(s.sdS, *of_ds), transposed_operand(s.sK, *of_keys)),

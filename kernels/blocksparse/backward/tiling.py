@@ -14,7 +14,7 @@ dS 16: 145 of the 163 to 227 that A100, H100 and B200 have; two stages, 209, fit
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from kernels.blocksparse.spec.variant import LARGEST_DIM, Variant, backward_products
@@ -74,6 +74,7 @@ class Tiling:
     takes_late   persistent CTAs take the next tile when all steps of theirs are loaded: ordered adds of bands,
                  intervals and full masks beyond head dim 64. Blocks at random, whose rows are short, are faster where
                  the tile is taken early (docs/performance/log.md)
+    depth        by wgmma: columns of Q, K, V and dO that S and dP are products over; those behind are zeros. 0: all
     """
 
     tile_m: int
@@ -100,6 +101,7 @@ class Tiling:
     delays_dq: bool = False
     stages_dq: int = 1
     splits: bool = False
+    depth: int = 0
 
     @property
     def threads(self) -> int:
@@ -177,21 +179,21 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     delays      1: dQ of the step before; 0: that of the step itself
     stages_dq   1 or 2 buffers of dQ, at head dim 128 without runs
     splits      1: tiles of the transposed loop may be split, with atomic adds
+    depth       a multiple of 16 that every head dim is within
     stages_p    1 or 2 buffers of P in the straight loop, for tiles of 64 keys
     releaser    1: a warp of the third warpgroup releases the semaphores of the straight loop; 0: a multiplying one does
     Raises ValueError for a tiling that does not fit (registers and shared memory: NOTE [large dims]; warps; wgmma) and
     for unknown names.
     """
-    tile_m, tile_n, dim = variant.tile_m, variant.tile_n, variant.dim_padded
-    number = int("".join(c for c in arch if c.isdigit()))
-    capacity = SHARED_MEMORY.get(number)
+    tile_n, dim = variant.tile_n, variant.dim_padded
+    capacity = SHARED_MEMORY.get(_number_of(arch))
     if capacity is None:
         raise ValueError(f"arch: need one of {sorted(SHARED_MEMORY)}, got {arch!r}")
     overrides = dict(variant.tuning)
     if unknown := sorted(
         set(overrides)
         - {"step_m", "stages", "stages_ds", "stages_p", "wide_stores", "releaser", "warps_s", "warps_dkv", "warps_dq"}
-        - {"transposed", "step_groups", "runs", "delays", "stages_dq", "splits"}
+        - {"transposed", "step_groups", "runs", "delays", "stages_dq", "splits", "depth"}
     ):
         raise ValueError(f"variant.tuning has {unknown}, which the backward kernel does not know")
     wgmma = variant.products == "wgmma"
@@ -200,6 +202,21 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
             f"variant.products is 'wgmma': the backward kernel needs sm_90a, dim 64 or 128 and tile_n 128, or dim 128 "
             f"or 256 and tile_n 64 for it, got {arch}, {dim} and {tile_n}"
         )
+    if (depth := overrides.pop("depth", 0)) % 16 or not 0 <= depth <= dim or (depth and not wgmma):
+        raise ValueError(f"variant.tuning: depth needs a multiple of 16 up to {dim}, and products 'wgmma', got {depth}")
+    return replace(_tiling_of(variant, overrides, arch, capacity), depth=depth)
+
+
+def _number_of(arch: str) -> int:
+    """The number of an arch such as "sm_90a"."""
+    return int("".join(c for c in arch if c.isdigit()))
+
+
+def _tiling_of(variant: Variant, overrides: dict[str, int], arch: str, capacity: int) -> Tiling:
+    """The tiling for these entries of the tuning, without its depth. capacity: bytes of shared memory that a
+    CTA can have. Raises ValueError as `choose_tiling` does."""
+    tile_m, tile_n, dim, wgmma = variant.tile_m, variant.tile_n, variant.dim_padded, variant.products == "wgmma"
+    number = _number_of(arch)
     if wgmma and dim > LARGEST_DIM[128]:
         return _by_gradient(variant, overrides)
     if overrides.get("transposed", int(wgmma and tile_n == 128 and not variant.separate_dq)):
@@ -244,8 +261,8 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
         )
     least = _shared_bytes(32, tile_n, dim, 1, 2)
     raise ValueError(
-        f"tiles {tile_m} x {tile_n} at head dim {dim} with tuning {overrides} do not fit {arch}: it has {capacity} "
-        f"bytes of shared memory for a CTA, and steps of 32 queries in one stage take {least}"
+        f"tiles {tile_m} x {tile_n} at head dim {dim} with tuning {overrides} do not fit {arch}: it has "
+        f"{capacity} bytes of shared memory for a CTA, and steps of 32 queries in one stage take {least}"
     )
 
 

@@ -20,7 +20,7 @@ from cutlass import Float32, cute
 from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 
 WARPGROUP = 128
-ROWS = 64  # of one instruction
+ROWS, DEPTH = 64, 16  # of one instruction
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,10 @@ class GroupProduct:
 class GroupThread:
     """A product seen by one thread: its warpgroup's share of the operands, and where its own results lie."""
 
-    def __init__(self, product: GroupProduct, thread, sA: cute.Tensor | None, sB: cute.Tensor):
+    def __init__(self, product: GroupProduct, thread, sA: cute.Tensor | None, sB: cute.Tensor, depth: int = 0):
         """sA (m, k, stages) and sB (n, k, stages), as `operand` and `transposed_operand` give them; sA is None where A
-        is in registers."""
+        is in registers. depth: the product is over the first `depth` of k, as the others are zeros; 0: all."""
+        self.depth = depth or product.shape[2]
         self.product, self.mma = product, product.tiled_mma()
         self.thread = self.mma.get_slice(thread)
         group = cute.arch.make_warp_uniform(thread // WARPGROUP) * WARPGROUP
@@ -125,7 +126,7 @@ def _issue(product: GroupThread, rD: cute.Tensor, a: cute.Tensor, stage_b, add: 
     atom, target = cute.make_mma_atom(product.mma.op), as_issued(rD)
     b = product.b[None, None, None, stage_b]
     warpgroup.fence()
-    for k in range(cute.size(a, mode=[2])):
+    for k in range(product.depth // DEPTH):
         atom.set(warpgroup.Field.ACCUMULATE, add or k > 0)
         cute.gemm(atom, target, a[None, None, k], b[None, None, k], target)
     warpgroup.commit_group()

@@ -63,6 +63,7 @@ from kernels.blocksparse.spec.variant import (
     PAIR_KEYS,
     Injection,
     Variant,
+    backward_dim,
     backward_products,
     has_separate_dq,
     padded_dim,
@@ -186,7 +187,7 @@ def backward(
         dv.zero_()
         return
     if workspace is None:
-        workspace = make_workspace(q, k, sequences, blocks, deterministic, group_split, separate_dq)
+        workspace = make_workspace(q, k, sequences, blocks, deterministic, group_split, separate_dq, products)
     launches = backward_launches(
         dq, dk, dv, q, k, v, o, lse, do, sequences, blocks, workspace,
         scale=scale, softcap=softcap, deterministic=deterministic, pairs=pairs, tuning=tuning,
@@ -219,13 +220,14 @@ def backward_variants(
             f"separate_dq: needs products 'wgmma', tile_m 128 and a head dim that the backward kernel has wgmma for, "
             f"got {products!r}, tiles {blocks.tile_m} x {blocks.tile_n} and head dim {q.shape[-1]}"
         )
-    padded, tiles, ordered = padded_dim(q.shape[-1]), (blocks.tile_m, blocks.tile_n), deterministic and not separate_dq
+    tiles, ordered = (blocks.tile_m, blocks.tile_n), deterministic and not separate_dq
     products = "mma" if float32 and products == "tcgen05" else products
+    padded = backward_dim(products, *tiles, q.shape[-1])
     products = backward_products(products, tiles[1], padded, tiles[0])
     of_dq = tuple((key.removeprefix("dq_"), value) for key, value in tuning if key.startswith("dq_"))
     tuning = tuple((key, value) for key, value in tuning if not key.startswith("dq_"))
     if products == "wgmma" and not tuning and not (separate_dq and softcap):
-        tuning = backward_tuning(blocks, padded, softcap is not None, ordered, keys)
+        tuning = backward_tuning(blocks, padded, q.shape[-1], softcap is not None, ordered, keys)
     return _variants(
         str(q.dtype).removeprefix("torch."),
         padded,
@@ -280,7 +282,9 @@ def _variants(
     before = Variant("preprocess", dtype, dim, tile_m=tiles[0], separate_dq=separate_dq)
     dq = [Variant("dq", dtype, dim, *tiles, mask, False, softcap, "wgmma", of_dq, float32)] if separate_dq else []
     main = Variant("backward", dtype, dim, *tiles, mask, ordered, softcap, products, tuning, float32, separate_dq)
-    of_after = tuple((key, value) for key, value in tuning if key not in ("runs", "delays", "stages_dq", "splits"))
+    of_after = tuple(
+        (key, value) for key, value in tuning if key not in ("runs", "delays", "stages_dq", "splits", "depth")
+    )
     of_cta = (tiles[0], min(tiles[1], PAIR_KEYS // 2))
     after = Variant("postprocess", dtype, dim, *of_cta, products=products, tuning=of_after, float32=float32)
     return before, *dq, main, after
@@ -294,6 +298,7 @@ def make_workspace(
     deterministic: bool,
     group_split: int | None = None,
     separate_dq: bool = False,
+    products: str | None = None,
 ) -> Workspace:
     """Memory for one backward pass, on q's device, not initialised: 4 bytes · dim_padded per query and head, which a
     separate dQ does without, and little more; where groups are split (group_split; None: `group_split_of`), twice
@@ -304,7 +309,8 @@ def make_workspace(
     key_tiles = (n_blocks, batch * n_blocks) if q.dim() == 4 else (1, k.shape[0] // tile_n + batch)
     if group_split is None:
         group_split = group_split_of(blocks, batch, q, k, deterministic)
-    rows, dim = heads_q * tiles[1] * tile_m, padded_dim(q.shape[-1])
+    dim = backward_dim(products or fastest_products(q), tile_m, blocks.tile_n, q.shape[-1])
+    rows = heads_q * tiles[1] * tile_m
     floats = torch.empty(rows * (2 if separate_dq else dim + 2), dtype=torch.float32, device=q.device)
     lse2, delta, dq_sum = floats.split([rows, rows, floats.numel() - 2 * rows])
     size = 2 * heads_kv * group_split * key_tiles[1] * tile_n * dim
@@ -369,6 +375,8 @@ def backward_launches(
     pre, *of_dq, main, post = backward_variants(
         q, blocks, softcap, deterministic, tuning, products, float32, separate_dq, keys
     )
+    if dict(main.tuning).get("depth", q.shape[-1]) < q.shape[-1]:
+        raise ValueError(f"tuning: depth needs at least the head dim, {q.shape[-1]}, got {dict(main.tuning)['depth']}")
     if main.deterministic and ("runs", 1) in main.tuning and not has_ordered_runs(blocks, keys):
         raise ValueError(
             f"tuning: with ordered adds runs need a full mask of padded sequences of {blocks.tile_n} keys or a multiple"

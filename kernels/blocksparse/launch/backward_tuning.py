@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kernels.blocksparse.launch.forward import Sequences
 from kernels.blocksparse.lists.types import OPEN, Band, BlockMask, BlockSparse
+from kernels.blocksparse.spec.variant import padded_dim
 
 Tuning = tuple[tuple[str, int], ...]
 
@@ -16,8 +17,18 @@ CAPPED: Tuning = (("step_m", 64),)  # at head dim 64 with a soft cap: steps of 1
 NARROW = 1024  # keys of a window: of wider ones runs of tiles in steps of 80 queries are faster
 
 
-def backward_tuning(blocks: BlockSparse, padded: int, softcap: bool, ordered: bool, keys: int | None) -> Tuning:
-    """The tuning of a kernel by wgmma. padded: head dim; ordered: adds to dQ are; keys: as `keys_of` says."""
+def backward_tuning(
+    blocks: BlockSparse, padded: int, dim: int, softcap: bool, ordered: bool, keys: int | None
+) -> Tuning:
+    """The tuning of a kernel by wgmma. padded: its head dim, `backward_dim` of the problem's, `dim`; ordered: adds to
+    dQ are; keys: as `keys_of` says."""
+    found = tuning_of_loop(blocks, padded, softcap, ordered, keys)
+    exact = padded_dim(dim)
+    return found if exact == padded else tuple(sorted((*found, ("depth", exact))))
+
+
+def tuning_of_loop(blocks: BlockSparse, padded: int, softcap: bool, ordered: bool, keys: int | None) -> Tuning:
+    """The entries that say which main loop runs."""
     if (blocks.tile_m, blocks.tile_n) != (128, 128):
         return ()
     if softcap:

@@ -15,7 +15,7 @@ from kernels.blocksparse.launch.backward_tuning import window_width
 from kernels.blocksparse.launch.concurrency import has_longest_last, is_descending
 from kernels.blocksparse.lists.types import BlockSparse
 from kernels.blocksparse.planner.group_split import SLOTS
-from kernels.blocksparse.spec.variant import LARGEST_DIM, backward_products, padded_dim
+from kernels.blocksparse.spec.variant import LARGEST_DIM, backward_dim, backward_products
 
 LONGEST = 32  # tiles of queries: of causal masks, of launches that leave SMs idle at head dim 128, of others at 64
 MANY = {1: 16, 2: 4}  # likewise, of launches that fill them at 128, by query heads of a KV head, 2 for more as well
@@ -28,7 +28,8 @@ def ordered_adds_are_faster(q: Tensor, k: Tensor, blocks: BlockSparse, products:
     """True where ordered adds take less time than atomic ones. q, k: rows by heads, as for launch.backward; products:
     of the backward kernel. Lists whose ranks would have to be computed first have atomic adds, and packed sequences
     but for windows, as no group of theirs is reversed."""
-    padded, tiles, group = padded_dim(q.shape[-1]), (blocks.tile_m, blocks.tile_n), q.shape[-2] // k.shape[-2]
+    tiles, group = (blocks.tile_m, blocks.tile_n), q.shape[-2] // k.shape[-2]
+    padded = backward_dim(products, *tiles, q.shape[-1])
     if blocks.order is None or blocks.backward is None or tiles != (128, 128) or padded not in WAVES:
         return False
     if backward_products(products, blocks.tile_n, padded, blocks.tile_m) != "wgmma":

@@ -63,7 +63,7 @@ def backward_pass(
             products=products,
         )
         return
-    workspace = make_workspace(q, k, sequences, blocks, deterministic)
+    workspace = make_workspace(q, k, sequences, blocks, deterministic, products=products)
     launches = backward_launches(
         *tensors, workspace, scale=scale, softcap=softcap, deterministic=deterministic, products=products
     )

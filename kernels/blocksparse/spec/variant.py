@@ -212,6 +212,19 @@ def padded_dim(dim: int) -> int:
     return next(padded for padded in PADDED_DIMS if padded >= dim)
 
 
+def backward_dim(products: str, tile_m: int, tile_n: int, dim: int) -> int:
+    """The padded head dim of the backward kernels for these products and tiles. By wgmma it is that of the next larger
+    kernel where there is none of `padded_dim`, but not the double of it and more for tiles of 64 keys: mma is faster
+    there (docs/performance/log.md)."""
+    padded = padded_dim(dim)
+    if products != "wgmma" or (tile_n == 64 and padded <= 64):
+        return padded
+    larger = (
+        one for one in PADDED_DIMS if one >= padded and backward_products(products, tile_n, one, tile_m) == products
+    )
+    return next(larger, padded)
+
+
 @dataclass(frozen=True)
 class Injection:
     """Replacements of a mutant at the injection points of a kernel, each one small helper; the default replaces

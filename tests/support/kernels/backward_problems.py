@@ -157,6 +157,7 @@ def run(problem: Problem, launch: Run, poison: float = float("nan")) -> tuple[di
         spec.deterministic,
         group_split=spec.group_split,
         separate_dq=spec.separate_dq,
+        products=spec.products,
     )
     for floats in (workspace.dq_sum, workspace.dkv_sum, workspace.lse2, workspace.delta):
         if floats is not None:

@@ -43,6 +43,11 @@ SPECS = {
     "more blocks than the entry buffer holds": Spec(
         (64 * 70 + 1,), (130,), 2, 1, dim=64, tile_m=64, deterministic=True, group_split=1
     ),
+    "head dim 72, ordered": Spec((150, 300), (330, 270), 2, 1, dim=72, tile_m=128, mask="random", deterministic=True),
+    "head dim 24, a soft cap, split": Spec(
+        (300, 70), (260, 130), 4, 2, dim=24, tile_m=128, mask="random", softcap=1.5, group_split=2
+    ),
+    "runs of tiles, head dim 96": Spec((1500, 300), (1400, 300), dim=96, tile_m=128, mask="causal"),
     "float32": Spec((140,), (130,), 2, 1, dim=120, tile_m=128, mask="random", float32=True),
     "runs of tiles": Spec((800,), (150,), 2, 1, dim=128, tile_m=128, tuning=WITH_RUNS),
     "runs of tiles, causal": Spec((1500, 300), (1400, 300), dim=128, tile_m=128, mask="causal"),

@@ -68,10 +68,10 @@ class GradientGroups(TileBackward):
         of_scores = GroupProduct(self.dtype, (tile_n, step_m, dim), ALL_WARPS)
         by_keys = GroupProduct(self.dtype, (tile_n, dim, step_m), ALL_WARPS, transpose_b=True, a_in_registers=True)
         if group == GROUP_OF_DV:
-            w.to_s = GroupThread(of_scores, thread, s.sK, s.sQ)
+            w.to_s = GroupThread(of_scores, thread, s.sK, s.sQ, tiling.depth)
             w.to_dv = GroupThread(by_keys, thread, None, transposed_operand(s.plaindO, step_m, dim, tiling.stages))
         else:
-            w.to_dp = GroupThread(of_scores, thread, s.sV, s.sdO)
+            w.to_dp = GroupThread(of_scores, thread, s.sV, s.sdO, tiling.depth)
             w.to_dk = GroupThread(by_keys, thread, None, transposed_operand(s.plainQ, step_m, dim, tiling.stages_q))
         # a warpgroup's columns of dQ: halves of K's columns lie one after the other, as stages do
         half = dim // GROUPS

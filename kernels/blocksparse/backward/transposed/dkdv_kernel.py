@@ -112,8 +112,8 @@ class KeyGradients(TileBackward):
         step_m, tile_n, dim = tiling.step_m, tiling.tile_n, tiling.dim
         of_scores = GroupProduct(self.dtype, (tile_n, step_m, dim), ALL_WARPS)
         by_keys = GroupProduct(self.dtype, (tile_n, dim, step_m), ALL_WARPS, transpose_b=True, a_in_registers=True)
-        w.to_s = GroupThread(of_scores, thread, s.sK, s.sQ)
-        w.to_dp = GroupThread(of_scores, thread, s.sV, s.sdO)
+        w.to_s = GroupThread(of_scores, thread, s.sK, s.sQ, tiling.depth)
+        w.to_dp = GroupThread(of_scores, thread, s.sV, s.sdO, tiling.depth)
         w.to_dv = GroupThread(by_keys, thread, None, transposed_operand(s.plaindO, step_m, dim, tiling.stages))
         w.to_dk = GroupThread(by_keys, thread, None, transposed_operand(s.plainQ, step_m, dim, tiling.stages_q))
 

@@ -94,8 +94,8 @@ class RunsBackward(TransposedBackward):
         sdO = part_of_stages(s.plaindO, rows, dim, tiling.stages)
         sdS = part_of_stages(s.sdS, rows, tile_n, tiling.stages_ds)
         return SimpleNamespace(
-            to_s=GroupThread(of_scores, thread, s.sK, sQ),
-            to_dp=GroupThread(of_scores, thread, s.sV, sdO),
+            to_s=GroupThread(of_scores, thread, s.sK, sQ, tiling.depth),
+            to_dp=GroupThread(of_scores, thread, s.sV, sdO, tiling.depth),
             to_dv=GroupThread(by_keys, thread, None, turned(sdO)),
             to_dk=GroupThread(by_keys, thread, None, turned(sQ)),
             to_dq=GroupThread(to_dq, thread, transposed_operand(s.plainK, tile_n, dim), sdS),

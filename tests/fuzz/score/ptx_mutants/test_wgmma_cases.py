@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(not toolchain_there(), reason="needs the toolchain"),
     pytest.mark.skipif(torch.cuda.is_available(), reason="the emulated target steps back where there is a GPU"),
 ]
-ORDERED, BAND, *_, INTERVALS, FULL, FULL_ORDERED = WGMMA
+ORDERED, BAND, *_, INTERVALS, FULL, FULL_ORDERED, NESTED = WGMMA
 
 
 @pytest.mark.parametrize("chosen", WGMMA, ids=lambda one: one.name)

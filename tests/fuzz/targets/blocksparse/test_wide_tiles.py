@@ -69,7 +69,8 @@ def test_sessions_draw_lists_of_wide_tiles(device: Device, sizes: set[int]) -> N
 @pytest.mark.parametrize("emulated", [True, False])
 def test_a_choice_of_wide_tiles_costs_one_forward_kernel(emulated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     target = (EmulatedBlockSparse if emulated else CLASSES["cuda"])()
-    monkeypatch.setattr(target, "arch", lambda: "sm_90a")
+    if not emulated:
+        monkeypatch.setattr(target, "arch", lambda: "sm_90a")
     plain, wide = set[str](), list[frozenset[str]]()
     for choice in kernel_choices(emulated=emulated):
         if not emulated and choice.variant.get("products") == "tcgen05":
@@ -83,7 +84,14 @@ def test_a_choice_of_wide_tiles_costs_one_forward_kernel(emulated: bool, monkeyp
             plain |= planned
     assert len(wide) == (12 if emulated else 6)
     new = [one - plain for one in wide]
-    assert all(len(one) == 1 and min(one).startswith("forward_") for one in new)
+    # on a GPU other capped choices have products by mma.sync, so that one brings its backward pass with it
+    own = {
+        "backward_bf16_d64_m128_n128_bits_det_cap_wgmma_depth32_step_m64",
+        "postprocess_bf16_d64_m128_n128_none_wgmma_step_m64",
+    }
+    others = {name for one in new for name in one if not name.startswith("forward_")}
+    assert {name.split()[0] for name in others} == (set() if emulated else own)
+    assert all(sum(name.startswith("forward_") for name in one) == 1 for one in new)
     assert len(set(new)) == len(new)
 
 

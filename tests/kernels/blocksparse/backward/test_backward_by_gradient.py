@@ -75,7 +75,11 @@ def of(lens_q: Any, lens_k: Any, *heads: int, **options: Any) -> Spec:
     [
         nightly_unless(not case.marks and case.values[0] == "random", *case.values)
         for case in covering(
-            ["full", "causal", "window", "documents", "random"], [64, 128], [200, 224, 256], [False, True], strength=1
+            ["full", "causal", "window", "documents", "random"],
+            [64, 128],
+            [136, 192, 224, 256],
+            [False, True],
+            strength=1,
         )
     ],
 )
@@ -304,9 +308,10 @@ def test_other_variants_are_refused(fields):
         build(variant(), ARCH, Injection("other", {"release_nothing": print}))
 
 
-@pytest.mark.parametrize(("dim", "products"), [(192, "mma"), (200, "wgmma"), (256, "wgmma")])
-def test_it_is_the_default_of_hopper_from_head_dim_200_on(dim, products):
+@pytest.mark.parametrize(("dim", "depth"), [(136, 160), (192, 192), (200, 0), (256, 0)])
+def test_it_is_the_default_of_hopper_beyond_head_dim_128(dim, depth):
     problem = make(of((10,), (10,), dim=dim))
     variants = backward_variants(problem.operands["q"], problem.blocks, products="wgmma")
-    assert [v.products for v in variants] == ["mma", products, products]
-    assert choose_tiling(variants[1], ARCH).by_gradient == (products == "wgmma")
+    assert [v.products for v in variants] == ["mma", "wgmma", "wgmma"]
+    tiling = choose_tiling(variants[1], ARCH)
+    assert tiling.by_gradient and tiling.depth == depth

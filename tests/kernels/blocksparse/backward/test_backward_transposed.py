@@ -84,7 +84,13 @@ def test_products_run_beside_other_work_and_their_registers_are_not_spilled(dim,
     assert sum("ATOMG" in role for role in roles) == 1
 
 
-OF_DAILY = ("band, ordered", "more blocks than the entry buffer holds", "two buffers of dQ", "no keys")
+OF_DAILY = (
+    "band, ordered",
+    "head dim 72, ordered",
+    "more blocks than the entry buffer holds",
+    "two buffers of dQ",
+    "no keys",
+)
 
 
 @pytest.mark.parametrize("name", daily(list(SPECS), OF_DAILY))
@@ -101,7 +107,9 @@ def test_gradients(name):
     of, compiled = kernels["backward"]
     tiling, [launch] = choose_tiling(of, ARCH), compiled.host.launches
     assert bool(products_of(reports[1], "m64n80k16")) == name.startswith("runs of tiles")
-    assert (tiling.stages_dq == 2) == name.startswith("two buffers of dQ")
+    assert (tiling.stages_dq == 2) == name.startswith(("two buffers of dQ", "head dim 72"))
+    between = {"head dim 72, ordered": 96, "head dim 24, a soft cap, split": 32, "runs of tiles, head dim 96": 96}
+    assert tiling.depth == between.get(name, 0)
     assert tiling.shared_bytes <= launch.shared <= min(tiling.shared_bytes + 1024, SHARED_MEMORY[90])
 
 
