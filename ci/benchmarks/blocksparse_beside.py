@@ -81,6 +81,8 @@ def planned(dry: bool) -> list[Entry]:
         Entry("beside", "top 64", 109632, 128, 7, 7, tile=64),
         row("causal", 8192, 256),
         row("10%", 8192, 256),
+        row("causal", 8192, 96, 2),
+        row("full", 8192, 96, 2),
     ]
 
 
