@@ -49,11 +49,12 @@ def test_full_masks_are_of_kernels_in_clusters_or_with_split_tiles():
     assert len(split) >= 10 and {check_long_rows.clustered(case) for case in split} == {False, True}
     assert {bool(case.variant.get("wide")) for case in split} == {False, True}
     split = [case for case in cases if check_long_rows.splits_backward(case)]
-    assert len(split) >= 3 and all(96 < case.problem.dim <= 128 for case in split)
+    assert len(split) >= 3 and all(64 < case.problem.dim <= 128 for case in split)
     assert not any(case.variant["deterministic"] for case in split)
     tiles = {-(-case.problem.len_q // check_long_rows.TILE) for case in cases}
     assert all(number % 2 == 0 or number >= 32 for number in tiles) and any(number % 2 for number in tiles)
-    assert not any(map(check_long_rows.clustered, (check_long_rows.drawn(1, number) for number in (0, 1))))
+    others = [case for case in CASES[:40] if case.variant["mask"] != "none"]
+    assert not any(map(check_long_rows.clustered, others))
 
 
 def test_nested_rows_are_of_kernels_in_clusters():

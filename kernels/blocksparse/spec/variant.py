@@ -176,8 +176,9 @@ def forward_products(arch: str, tile_m: int) -> str:
 
 
 def backward_products(products: str, tile_n: int, dim_padded: int, tile_m: int = 128) -> str:
-    """The products of the backward kernel for those requested: wgmma for tiles of 128 keys at dims 64 and 128, and of
-    64 keys at 128 and 256; tcgen05 for tiles of 128 queries and 128 or 256 keys at 64 and 128; mma for all others."""
+    """The products of the backward kernel of this padded dim for those requested: wgmma for tiles of 128 keys at dims
+    64 and 128, and of 64 keys at 128 and 256; tcgen05 for tiles of 128 queries and 128 or 256 keys at 64 and 128; mma
+    for all others."""
     if products == "tcgen05":
         there = tile_m == 128 and tile_n in (128, PAIR_KEYS) and dim_padded in (64, 128)
     else:
