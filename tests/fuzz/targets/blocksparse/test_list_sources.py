@@ -43,6 +43,7 @@ def test_lists_whose_blocks_were_halved_give_the_right_answer(schedule):
 TURNED = {"mask": "none", "products": "wgmma", "schedule": "turned", "slots": 2}
 
 
+@pytest.mark.nightly
 def test_lists_of_a_full_mask_may_begin_with_their_third_block():
     problem = Problem((763,), (256,), 2, 1, 128, 128, "float16")
     case = Case("blocksparse", problem, variant=TURNED, repeats=1)

@@ -34,7 +34,7 @@ SPLITS = {
     "without runs": (replace(LONG, lens_q=(700,), tuning=(("runs", 0), ("splits", 1))), 2, 3),
     "head dim 64": (replace(LONG, lens_q=(700,), dim=64, tuning=(("splits", 1),)), 2, 3),
 }
-DAILY = ("two heads of a CTA, several sequences",)
+DAILY = ("more parts than blocks",)
 
 
 @pytest.mark.parametrize("name", [nightly_unless(name in DAILY, name) for name in SPLITS])
