@@ -265,7 +265,7 @@ def made(chosen: Config) -> list[Case]:
             *(_with_runs(chosen, seed) for seed in _ORDERS),
         ]
     if chosen.nested:
-        return [_with_windows(chosen), _with_low_scores(chosen)]
+        return [_with_windows(chosen), _with_low_scores(chosen), _with_orders(chosen)]
     alike = [_with_windows(chosen), _with_wide_window(chosen), _with_short_sequences(chosen)]
     alike += [_with_low_scores(chosen)] * (not chosen.softcap)
     by_head = chosen.mask != "band"
@@ -285,6 +285,12 @@ def _with_runs(chosen: Config, seed: int) -> Case:
     dim = chosen.dims[seed % 2]
     problem = with_fields(case.problem, dim=dim, dim_v=dim)
     return with_fields(case, problem=problem, variant=case.variant | {"slots": EMULATED, "seed": seed})
+
+
+def _with_orders(chosen: Config) -> Case:
+    """A case of nested rows with an order of pairs for each head of two sequences, and a pair that is cut off."""
+    case = _of_few_keys(chosen, (5 * chosen.tile_m - 5,) * 2, Full(), heads=2)
+    return with_fields(case, problem=with_fields(case.problem, mask=Causal("bottom_right"), heads_kv=2))
 
 
 def _with_turned_rows(chosen: Config) -> Case:
