@@ -300,9 +300,9 @@ def make_workspace(
     separate_dq: bool = False,
     products: str | None = None,
 ) -> Workspace:
-    """Memory for one backward pass, on q's device, not initialised: 4 bytes · dim_padded per query and head, which a
+    """Memory for one backward pass, on q's device, not initialised: 4 bytes · `backward_dim` per query and head, which a
     separate dQ does without, and little more; where groups are split (group_split; None: `group_split_of`), twice
-    that per key and unit."""
+    that per key and unit. products: as for `backward_variants`."""
     batch, heads_q, heads_kv, m_blocks, tile_m = sequences.batch, *heads_of(q, k), blocks.m_blocks, blocks.tile_m
     n_blocks, tile_n = key_tiles_of(blocks)
     tiles = (m_blocks, batch * m_blocks) if q.dim() == 4 else (1, q.shape[0] // tile_m + batch)
