@@ -300,8 +300,8 @@ def make_workspace(
     separate_dq: bool = False,
     products: str | None = None,
 ) -> Workspace:
-    """Memory for one backward pass, on q's device, not initialised: 4 bytes · `backward_dim` per query and head, which a
-    separate dQ does without, and little more; where groups are split (group_split; None: `group_split_of`), twice
+    """Memory for one backward pass, on q's device, not initialised: 4 bytes · `backward_dim` per query and head, which
+    a separate dQ does without, and little more; where groups are split (group_split; None: `group_split_of`), twice
     that per key and unit. products: as for `backward_variants`."""
     batch, heads_q, heads_kv, m_blocks, tile_m = sequences.batch, *heads_of(q, k), blocks.m_blocks, blocks.tile_m
     n_blocks, tile_n = key_tiles_of(blocks)
