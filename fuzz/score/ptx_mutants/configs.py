@@ -68,7 +68,7 @@ class Config:
     mask: str
     deterministic: bool
     products: str = ""  # "": those that the kernels have by themselves, by mma.sync
-    nested: bool = False  # rows of its lists are
+    nested: bool = False  # its lists promise nested rows
 
     @property
     def target(self) -> str:
@@ -131,7 +131,6 @@ WGMMA = (
         "bf16_d128_nested_ordered_wgmma", "bfloat16", (104, 128), False, 128, 128, "band", True, "wgmma", nested=True
     ),
 )
-NESTED_MASKS = frozenset({"causal", "full"})
 
 
 class _Narrowed(EmulatedBlockSparse):
@@ -145,7 +144,7 @@ class _Narrowed(EmulatedBlockSparse):
         if chosen.full:
             self.support = replace(self.support, layouts=("padded",), ragged=False, masks=frozenset({"full"}))
         if chosen.nested:
-            self.support = replace(self.support, layouts=("padded",), ragged=False, masks=NESTED_MASKS)
+            self.support = replace(self.support, layouts=("padded",), ragged=False, masks=frozenset({"causal", "full"}))
 
     def draw_cta_subset(self, draw: random.Random, repeats: int) -> None:
         """None: their kernels are not the configuration's."""

@@ -1,5 +1,5 @@
-"""Nested rows of forward lists (`BlockLists.nested`), which Hopper's forward kernel takes in pairs, for short sequences
-too: the builder says of its own accord that rows are nested only where they are so many that pairs are faster."""
+"""The option `nested`: forward lists that promise nested rows (`BlockLists.nested`), which Hopper's forward kernel
+takes in pairs. By default the builder promises them for long sequences alone, where pairs are faster."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from oracles.problem import AnyProblem
 
 def useful(problem: AnyProblem, tile_m: int) -> bool:
     """True where a pair of query tiles has rows of unequal length."""
-    alone = problem.layout == "packed" or problem.ragged
-    return isinstance(problem.mask, Causal) and not alone and problem.len_q > tile_m
+    of_one_length = problem.layout == "padded" and not problem.ragged
+    return isinstance(problem.mask, Causal) and of_one_length and problem.len_q > tile_m
 
 
 def rule() -> Rule:

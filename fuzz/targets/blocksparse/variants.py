@@ -104,8 +104,8 @@ def variants_for(problem: AnyProblem, *, emulated: bool, on_gpu: bool = False) -
     kernels += wide_kernels(problem, "wgmma", named=emulated)
     kernels += [] if on_gpu else wide_kernels(problem, "tcgen05")
     found = [kernel | choice for kernel in kernels for choice in free_choices(problem, kernel, emulated)]
-    split = [one | {"keys": "split"} for one in found[::SPLIT_SHARE] if two_calls.useful(problem, one["tile_n"])]
-    split = [one for one in split if not one.get("nested")]
+    may_split = [one for one in found[::SPLIT_SHARE] if not one.get("nested")]
+    split = [one | {"keys": "split"} for one in may_split if two_calls.useful(problem, one["tile_n"])]
     several = problem.layout == "packed" and problem.batch > 1
     return (*found, *split * (SPLIT_PACKED if several else 1))
 

@@ -179,9 +179,10 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     delays      1: dQ of the step before; 0: that of the step itself
     stages_dq   1 or 2 buffers of dQ, at head dim 128 without runs
     splits      1: tiles of the transposed loop may be split, with atomic adds
-    depth       a multiple of 16 that every head dim is within
+    depth       by wgmma: `Tiling.depth`, a multiple of 16 and at least the head dim
     stages_p    1 or 2 buffers of P in the straight loop, for tiles of 64 keys
-    releaser    1: a warp of the third warpgroup releases the semaphores of the straight loop; 0: a multiplying one does
+    releaser    the warp that releases the semaphores of the straight loop: 1, one of the third warpgroup; 0, one of
+                those that multiply
     Raises ValueError for a tiling that does not fit (registers and shared memory: NOTE [large dims]; warps; wgmma) and
     for unknown names.
     """

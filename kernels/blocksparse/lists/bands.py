@@ -64,7 +64,7 @@ def band(
               nothing, see build.py
     wide      also make lists of larger tiles: 192 queries (or True), which Hopper's forward kernel takes up to head dim
               64, or 256, which Blackwell's takes up to 128; not with a capacity
-    nested    the lists say that they are so (`BlockLists.nested`), as those are whose left side is open: two CTAs of
+    nested    the lists promise nested rows (`BlockLists.nested`), which all with an open left side have: two CTAs of
               Hopper's forward kernel then load K and V for each other, up to head dim 128 where it has more than 96, up
               to 256 where it has more than 192. None: where that is faster, from 192 tiles of queries on
     """

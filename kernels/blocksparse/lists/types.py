@@ -116,7 +116,8 @@ class BlockLists:
            may read one row's list for another. validate/ checks it
     nested every row of an odd number has all blocks of the row before it, whose full ones are the first full ones of
            this row; the mask, a Band, hides the blocks that only this row has from the queries of the row before. A
-           kernel may read the odd row's list for both. Of rows that a sequence has both. validate/ checks it
+           kernel may read the odd row's list for both. It speaks of pairs that a sequence has both rows of. validate/
+           checks it
     """
 
     partial: BlockList

@@ -1,4 +1,4 @@
-"""Whether rows are nested, as `BlockLists.nested` says."""
+"""The check of nested rows: that forward lists keep the promise of `BlockLists.nested`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from kernels.blocksparse.lists.types import Band, BlockList, BlockSparse, entrie
 
 
 def check_nested(blocks: BlockSparse, rows: Tensor) -> None:
-    """Refuses forward lists that say that their rows are nested, and have an odd row without a block of the row before,
-    with other first full blocks than that one's, or with a block beside that the band does not hide from it. rows:
-    blocks of queries of each sequence, int64 (batch,). Entries are in range. Raises ValueError."""
+    """Refuses forward lists that promise nested rows and have an odd row that lacks a block of the row before, that
+    begins with other full blocks than it, or that has a further block which the band does not hide from it. Raises
+    ValueError.
+
+    blocks  lists whose entries are in range
+    rows    tiles of queries of each sequence, int64 (batch,)
+    """
     lists, band = blocks.forward, blocks.mask
     if not isinstance(band, Band):
         raise ValueError(f"blocks.forward.nested: needs a mask that is a band, got {type(band).__name__}")
