@@ -39,25 +39,35 @@ class GroupProduct:
     def tiled_mma(self) -> cute.TiledMma:
         """The tiled mma of both warpgroups."""
         groups = (self.warps[0] // 4, self.warps[1])
-        major = {False: OperandMajorMode.K, True: OperandMajorMode.MN}
-        operation = warpgroup.MmaF16BF16Op(
-            self.dtype,
-            Float32,
-            (ROWS, self.shape[1] // groups[1], 16),
-            warpgroup.OperandSource.RMEM if self.a_in_registers else warpgroup.OperandSource.SMEM,
-            major[self.transpose_a],
-            major[self.transpose_b],
-        )
+        operation = self.operation(self.shape[1] // groups[1])
         return cute.make_tiled_mma(cute.make_mma_atom(operation), (*groups, 1))
+
+    def operation(self, columns: int) -> warpgroup.MmaF16BF16Op:
+        """The instruction of a warpgroup that computes so many columns of 64 rows."""
+        major = {False: OperandMajorMode.K, True: OperandMajorMode.MN}
+        source = warpgroup.OperandSource.RMEM if self.a_in_registers else warpgroup.OperandSource.SMEM
+        shape = (ROWS, columns, DEPTH)
+        return warpgroup.MmaF16BF16Op(
+            self.dtype, Float32, shape, source, major[self.transpose_a], major[self.transpose_b]
+        )
 
 
 class GroupThread:
     """A product seen by one thread: its warpgroup's share of the operands, and where its own results lie."""
 
-    def __init__(self, product: GroupProduct, thread, sA: cute.Tensor | None, sB: cute.Tensor, depth: int = 0):
+    def __init__(
+        self,
+        product: GroupProduct,
+        thread,
+        sA: cute.Tensor | None,
+        sB: cute.Tensor,
+        depth: int = 0,
+        columns: int = 0,
+    ):
         """sA (m, k, stages) and sB (n, k, stages), as `operand` and `transposed_operand` give them; sA is None where A
-        is in registers. depth: the product is over the first `depth` of k, as the others are zeros; 0: all."""
-        self.depth = depth or product.shape[2]
+        is in registers. depth: the product is over the first `depth` of k, as the others are zeros; 0: all. columns:
+        likewise of n, where a warpgroup has all of them: the others of D are not touched."""
+        self.depth, self.columns = depth or product.shape[2], columns
         self.product, self.mma = product, product.tiled_mma()
         self.thread = self.mma.get_slice(thread)
         group = cute.arch.make_warp_uniform(thread // WARPGROUP) * WARPGROUP
@@ -111,6 +121,12 @@ def as_issued(sums: cute.Tensor) -> cute.Tensor:
     return cute.make_tensor(sums.iterator, layout)
 
 
+def clear_others(product: GroupThread, rD: cute.Tensor) -> None:
+    """Zeros in the columns of a result, as `GroupThread.by_atoms` gives it, that the product does not compute."""
+    for i in range(product.columns // 2, cute.size(rD) if product.columns else 0):
+        rD[i] = Float32(0.0)
+
+
 def issue(product: GroupThread, rD: cute.Tensor, stage_a=0, stage_b=0, add: bool = True) -> None:
     """Starts D (+)= A B with the operands of those stages, as a group of its own."""
     _issue(product, rD, product.a[None, None, None, stage_a], stage_b, add)
@@ -124,6 +140,11 @@ def issue_from_registers(product: GroupThread, rD: cute.Tensor, rA: cute.Tensor,
 
 def _issue(product: GroupThread, rD: cute.Tensor, a: cute.Tensor, stage_b, add: bool) -> None:
     atom, target = cute.make_mma_atom(product.mma.op), as_issued(rD)
+    if product.columns:
+        atom = cute.make_mma_atom(product.product.operation(product.columns))
+        ((column, row, atoms), m, _), strides = target.layout.shape, target.layout.stride
+        shape = ((column, row, product.columns // 8), m, 1)
+        target = cute.make_tensor(target.iterator, cute.make_layout(shape, stride=strides))
     b = product.b[None, None, None, stage_b]
     warpgroup.fence()
     for k in range(product.depth // DEPTH):

@@ -23,7 +23,7 @@ import cutlass
 from cutlass import Boolean, Int32, cute
 
 from kernels.blocksparse.backward import dq_accumulator, mainloop_mma
-from kernels.blocksparse.backward.by_gradient.mainloop import PIECES, WARPS, full_in_turn
+from kernels.blocksparse.backward.by_gradient.mainloop import PIECES, WARPS, full_in_turn, pieces_of_dq
 from kernels.blocksparse.backward.mainloop_mma import add_run, is_open, target_of, wait
 from kernels.blocksparse.backward.tile_iterator import Block, block_at
 from kernels.blocksparse.backward.tiling import DQ_COLUMNS
@@ -36,21 +36,23 @@ def add_dq(w, warp: Int32) -> None:
     """The work of a dQ warp, 0 to WARPS - 1."""
     if cutlass.const_expr(w.variant.deterministic):
         add_in_turns(w, warp)
-    elif warp < GROUPS:
-        add_all_pieces(w, warp)
+    else:
+        for group in cutlass.range_constexpr(GROUPS):
+            if warp == group:
+                add_all_pieces(w, group)
 
 
 @cute.jit
-def add_all_pieces(w, group: Int32) -> None:
+def add_all_pieces(w, group: cutlass.Constexpr) -> None:
     """Adds all pieces of the row that a multiplying warpgroup leaves in its buffer."""
-    iterations = w.total * w.tiling.steps
+    iterations, pieces = w.total * w.tiling.steps, cutlass.const_expr(pieces_of_dq(w.tiling, group))
     if iterations > 0:
         turns.arrive_dq(DqBarrier.EMPTY, group)
     for step in cutlass.range(iterations, unroll=1):
-        for piece in cutlass.range_constexpr(PIECES):
+        for piece in cutlass.range_constexpr(pieces):
             turns.await_dq(DqBarrier.FULL, group)
             add_piece(w, step, group, piece)
-            empty(group, piece + 1 < PIECES or step + 1 < iterations)
+            empty(group, piece + 1 < pieces or step + 1 < iterations)
 
 
 @cute.jit
@@ -62,13 +64,23 @@ def add_in_turns(w, warp: Int32) -> None:
             turns.arrive_dq(DqBarrier.EMPTY, group)
     for half in cutlass.range(warp, halves, WARPS, unroll=1):
         for group in cutlass.range_constexpr(GROUPS):
-            turns.await_dq(full_in_turn(half), group)
-            if cutlass.const_expr(group == 0):  # noqa: SIM102 (one is for the compiler)
-                if half < WARPS:
-                    acquire(w, half, Boolean(False))
-            add_piece(w, half // PIECES, group, half % PIECES)
-            empty(group, half + 1 < halves)
+            pieces = cutlass.const_expr(pieces_of_dq(w.tiling, group))
+            if cutlass.const_expr(pieces == PIECES):
+                add_half(w, half, group, half + 1 < halves)
+            elif half % PIECES < pieces:
+                add_half(w, half, group, half + PIECES < halves)
         hand_on(w, half, halves)
+
+
+@cute.jit
+def add_half(w, half: Int32, group: cutlass.Constexpr, needed: Boolean) -> None:
+    """Adds a warpgroup's piece of half a step. needed: another piece of the warpgroup comes."""
+    turns.await_dq(full_in_turn(half), group)
+    if cutlass.const_expr(group == 0):  # noqa: SIM102 (one is for the compiler)
+        if half < WARPS:
+            acquire(w, half, Boolean(False))
+    add_piece(w, half // PIECES, group, half % PIECES)
+    empty(group, needed)
 
 
 @cute.jit

@@ -37,7 +37,7 @@ from kernels.blocksparse.backward.transposed.mainloop import rounded, scores_to_
 from kernels.blocksparse.backward.transposed.mainloop_dkdv import words_of_step
 from kernels.blocksparse.backward.transposed.query_words import find_kept
 from kernels.blocksparse.backward.transposed.turns import GROUPS, DqBarrier
-from kernels.blocksparse.backward.wgmma import WARPGROUP, finish, issue, issue_from_registers, publish
+from kernels.blocksparse.backward.wgmma import WARPGROUP, clear_others, finish, issue, issue_from_registers, publish
 from kernels.blocksparse.common.layouts import as_operand_a, rows_columns
 from kernels.blocksparse.common.mask_words import branch
 
@@ -56,6 +56,17 @@ class Barrier(IntEnum):
     DS = 7
     OWN_DS = 8
     FULL_IN_TURN = 9
+
+
+def columns_of_dq(tiling, group: int) -> int:
+    """Columns of dQ that a multiplying warpgroup computes, of its half of them: those that the head dim has."""
+    half = tiling.dim // GROUPS
+    return max(0, min(half, (tiling.depth or tiling.dim) - group * half))
+
+
+def pieces_of_dq(tiling, group: int) -> int:
+    """Pieces of dQ that a multiplying warpgroup hands over in a step."""
+    return -(-columns_of_dq(tiling, group) // DQ_COLUMNS)
 
 
 @cute.jit
@@ -86,6 +97,7 @@ def loop_of_dv(w) -> None:
 
             await_ds()
             rdQ = accumulator(w.to_dq)
+            clear_others(w.to_dq, rdQ)
             issue(w.to_dq, rdQ, 0, w.group, add=False)
             finish(1)
             turns.arrive_empty(w.do_empty, step, stages)
@@ -96,7 +108,8 @@ def loop_of_dv(w) -> None:
             turns.await_full(w.q_full, following, stages_q)
             rNext = accumulator(w.to_s)
             issue(w.to_s, rNext, 0, following % stages_q, add=False)
-            hand_over_dq(w, rdQ, step, 1)
+            if cutlass.const_expr(pieces_of_dq(tiling, w.group) > 1):
+                hand_over_dq(w, rdQ, step, 1)
             masked = words_of_step(w, rWords, following)
             finish()
             rS.store(rNext.load())
@@ -128,6 +141,7 @@ def loop_of_dk(w) -> None:
             finish()
             turns.arrive_empty(w.q_empty, step, stages_q)
             rdQ = accumulator(w.to_dq)
+            clear_others(w.to_dq, rdQ)
             issue(w.to_dq, rdQ, 0, w.group, add=False)
             finish()
             hand_over_dq(w, rdQ, step, 0)
@@ -137,7 +151,8 @@ def loop_of_dk(w) -> None:
             turns.await_full(w.do_full, following, stages)
             rNext = accumulator(w.to_dp)
             issue(w.to_dp, rNext, 0, following % stages, add=False)
-            hand_over_dq(w, rdQ, step, 1)
+            if cutlass.const_expr(pieces_of_dq(tiling, w.group) > 1):
+                hand_over_dq(w, rdQ, step, 1)
             finish()
             rdP.store(rNext.load())
 

@@ -37,7 +37,14 @@ from kernels.blocksparse.backward.transposed.split_sums import SplitOrder, combi
 from kernels.blocksparse.backward.transposed.tile_kernel import BulkBackward
 from kernels.blocksparse.backward.transposed.tile_scheduler import Tile
 from kernels.blocksparse.backward.transposed.turns import GROUPS
-from kernels.blocksparse.backward.wgmma import WARPGROUP, GroupProduct, GroupThread, operand, transposed_operand
+from kernels.blocksparse.backward.wgmma import (
+    WARPGROUP,
+    GroupProduct,
+    GroupThread,
+    clear_others,
+    operand,
+    transposed_operand,
+)
 from kernels.blocksparse.common import mbarriers, split_tiles
 from kernels.blocksparse.common.bulk import BulkOperand
 from kernels.blocksparse.common.layouts import tile_layout
@@ -201,6 +208,8 @@ class TransposedBackward(BulkBackward):
             if more:
                 of_tile = tile_scheduler.work_of(w, tile, progress)
                 of_tile.rdK, of_tile.rdV = accumulator(w.to_dk), accumulator(w.to_dv)
+                clear_others(w.to_dk, of_tile.rdK)
+                clear_others(w.to_dv, of_tile.rdV)
                 steps = progress.steps
                 if tile.total > 0:
                     steps = mainloop(of_tile, steps)
@@ -269,13 +278,13 @@ class TransposedBackward(BulkBackward):
         of_ds = (tile_n, step_m, tiling.stages_ds)
         w.to_s = GroupThread(of_scores, thread, s.sK, s.sQ, tiling.depth)
         w.to_dp = GroupThread(of_scores, thread, s.sV, s.sdO, tiling.depth)
-        w.to_dv = GroupThread(by_keys, thread, None, transposed_operand(s.plaindO, *of_do))
-        w.to_dk = GroupThread(by_keys, thread, None, transposed_operand(s.plainQ, *of_q))
+        w.to_dv = GroupThread(by_keys, thread, None, transposed_operand(s.plaindO, *of_do), columns=tiling.depth)
+        w.to_dk = GroupThread(by_keys, thread, None, transposed_operand(s.plainQ, *of_q), columns=tiling.depth)
         by_dim = transposed_operand(s.plainK, tile_n, dim)
         if tiling.dq_by_dim:
             w.to_dq = GroupThread(to_dq, thread, by_dim, operand(s.sdS, step_m, tile_n, tiling.stages_ds))
         else:
-            w.to_dq = GroupThread(to_dq, thread, transposed_operand(s.sdS, *of_ds), by_dim)
+            w.to_dq = GroupThread(to_dq, thread, transposed_operand(s.sdS, *of_ds), by_dim, columns=tiling.depth)
 
     def shared_memory(self) -> SimpleNamespace:
         """K and V; the stages of Q and dO; dS, later dK and dV; dQ; all else. Tiles twice: `plain`

@@ -96,8 +96,8 @@ class RunsBackward(TransposedBackward):
         return SimpleNamespace(
             to_s=GroupThread(of_scores, thread, s.sK, sQ, tiling.depth),
             to_dp=GroupThread(of_scores, thread, s.sV, sdO, tiling.depth),
-            to_dv=GroupThread(by_keys, thread, None, turned(sdO)),
-            to_dk=GroupThread(by_keys, thread, None, turned(sQ)),
+            to_dv=GroupThread(by_keys, thread, None, turned(sdO), columns=tiling.depth),
+            to_dk=GroupThread(by_keys, thread, None, turned(sQ), columns=tiling.depth),
             to_dq=GroupThread(to_dq, thread, transposed_operand(s.plainK, tile_n, dim), sdS),
         )
 
