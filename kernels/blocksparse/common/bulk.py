@@ -89,16 +89,13 @@ def load_rows(first: cute.Pointer, stride: Int64, rows_left: Int32, dim: Int32, 
 
 
 @dsl_user_op
-def load_run(target, source, bytes_: int, full, *, loc=None, ip=None) -> None:
-    """One thread: starts the copy of `bytes_` adjacent bytes, a multiple of 16, from global to shared memory; `full`
-    expects them."""
-    _assembly(
-        f"cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], {bytes_}, [$2];",
-        "r,l,r",
-        _addresses((target, source, full), loc, ip),
-        loc,
-        ip,
-    )
+def load_run(target, source, bytes_, full, *, loc=None, ip=None) -> None:
+    """One thread: starts the copy of `bytes_` adjacent bytes, a multiple of 16, int or Int32, from global to shared
+    memory; `full` expects them."""
+    name = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+    size, constraint, more = _size(bytes_, 3, loc, ip)
+    values = [*_addresses((target, source, full), loc, ip), *more]
+    _assembly(f"{name} [$0], [$1], {size}, [$2];", "r,l,r" + constraint, values, loc, ip)
 
 
 @dsl_user_op
@@ -116,10 +113,17 @@ def store_run(target, source, bytes_, *, loc=None, ip=None) -> None:
 
 
 def _to_global(name: str, target, source, bytes_, loc, ip) -> None:
-    values, size, constraints = _addresses((target, source), loc, ip), str(bytes_), "l,r"
-    if not isinstance(bytes_, int):
-        values, size, constraints = [*values, Int32(bytes_).ir_value(loc=loc, ip=ip)], "$2", "l,r,r"
-    _assembly(f"{name} [$0], [$1], {size};", constraints, values, loc, ip)
+    size, constraint, more = _size(bytes_, 2, loc, ip)
+    values = [*_addresses((target, source), loc, ip), *more]
+    _assembly(f"{name} [$0], [$1], {size};", "l,r" + constraint, values, loc, ip)
+
+
+def _size(bytes_, place: int, loc, ip) -> tuple[str, str, list]:
+    """(text of a size in an instruction, its constraint, its operand): a number has no operand, an Int32 that of this
+    place."""
+    if isinstance(bytes_, int):
+        return str(bytes_), "", []
+    return f"${place}", ",r", [Int32(bytes_).ir_value(loc=loc, ip=ip)]
 
 
 def _addresses(pointers: tuple, loc, ip) -> list:

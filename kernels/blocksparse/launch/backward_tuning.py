@@ -35,8 +35,10 @@ def tuning_of_loop(blocks: BlockSparse, padded: int, softcap: bool, ordered: boo
         return CAPPED if padded == 64 else ()
     if padded != 128:
         return ()
-    if blocks.mask is None:
-        return tuning_of_full(padded, ordered) if has_runs(blocks, ordered, keys) else ()
+    if blocks.mask is None and has_runs(blocks, ordered, keys):
+        return tuning_of_full(padded, ordered)
+    if blocks.mask is None or isinstance(blocks.mask, Bits):
+        return () if ordered else (("runs", 1),)
     width = window_width(blocks.mask)
     return (("delays", 1), ("runs", 0)) if width is not None and width <= NARROW and not ordered else ()
 

@@ -173,7 +173,7 @@ def behind(entry: Int32, part: Int32, step: Step) -> tuple[Int32, Int32]:
 def add_first(w, entry: Int32, step: Step, group: Int32, buffer: Int32) -> None:
     """Adds one warpgroup's share of a step to the tile in which it begins: NOTE [dQ by dim]."""
     half = cutlass.const_expr(w.tiling.dim // GROUPS)
-    offset = share_of(w, step, step.tile, group) + step.offset * half
+    offset = share_of(w, entry + step.tile, group) + step.offset * half
     target, source = w.mdQ + cute.assume(offset, divby=4), storage_of(w, group, buffer)
     add_run(w, rank_of(w, entry + step.tile), target, source, step.here(w.tiling.tile_m) * (4 * half))
 
@@ -183,16 +183,16 @@ def add_rest(w, entry: Int32, step: Step, group: Int32, buffer: Int32) -> None:
     """Adds what is left of it, if anything, to the tile after that."""
     half, here = cutlass.const_expr(w.tiling.dim // GROUPS), step.here(w.tiling.tile_m)
     if here < step.rows:
-        offset, source = share_of(w, step, step.tile + 1, group), storage_of(w, group, buffer)
+        offset, source = share_of(w, entry + step.tile + 1, group), storage_of(w, group, buffer)
         rest = source + cute.assume(here * half, divby=4)
         target = w.mdQ + cute.assume(offset, divby=4)
         add_run(w, rank_of(w, entry + step.tile + 1), target, rest, (step.rows - here) * (4 * half))
 
 
-def share_of(w, step: Step, tile: Int32, group: Int32) -> Int64:
-    """The offset in the dQ accumulator of a warpgroup's share of a tile of a step's piece."""
-    tile_m, dim = w.tiling.tile_m, w.tiling.dim
-    return target_of(w, step.block, Int32(0)) + (Int64(tile) * tile_m * dim + group * tile_m * (dim // GROUPS))
+def share_of(w, entry: Int32, group: Int32) -> Int64:
+    """The offset in the dQ accumulator of a warpgroup's share of an entry's tile."""
+    block, share = block_at(w.storage.sEntries, entry), w.tiling.tile_m * (w.tiling.dim // GROUPS)
+    return target_of(w, block, Int32(0)) + group * share
 
 
 def storage_of(w, group: Int32, buffer: Int32) -> cute.Pointer:

@@ -17,6 +17,7 @@ from kernels.blocksparse.backward.mma import staged_layout
 from kernels.blocksparse.backward.tiling import ENTRY_STAGES, RUN_STEP, TILE_STAGES
 from kernels.blocksparse.backward.transposed import runs_dq_warps, runs_loads, tile_scheduler, turns
 from kernels.blocksparse.backward.transposed.kernel import TransposedBackward
+from kernels.blocksparse.backward.transposed.runs_loads import PART_ROWS
 from kernels.blocksparse.backward.transposed.runs_mainloop import mainloop_runs
 from kernels.blocksparse.backward.transposed.shared_tiles import SharedTiles
 from kernels.blocksparse.backward.wgmma import (
@@ -32,17 +33,19 @@ from kernels.blocksparse.common.bulk import BulkOperand, bulk_operand
 
 
 class StepOperand(NamedTuple):
-    """Q or dO: what loads 64 rows, and what loads 80."""
+    """Q or dO: what loads 64 rows, what loads 80, and what loads PART_ROWS of them."""
 
     narrow: BulkOperand
     wide: BulkOperand
+    part: BulkOperand
 
 
 class Stages(NamedTuple):
-    """Stages of Q or dO as the loads of 64 rows take them, and those of 80."""
+    """Stages of Q or dO as the loads of 64 rows take them, those of 80, and those of parts, which count as stages."""
 
     narrow: cute.Tensor
     wide: cute.Tensor
+    part: cute.Tensor
 
 
 class RunsBackward(TransposedBackward):
@@ -61,18 +64,12 @@ class RunsBackward(TransposedBackward):
         if name not in ("q", "do"):
             return super().operand(arguments, name)
         found, dim = argument_operand(arguments, name), self.tiling.dim
-        maps = [
-            bulk_operand(
-                found,
-                (rows, dim),
-                operand_layout(self.dtype, rows, dim),
-                arguments.heads_q,
-                arguments.batch,
-                arguments.dim,
-            )
-            for rows in (self.tiling.step_m, RUN_STEP)
-        ]
-        return StepOperand(*maps)
+        layouts = {rows: operand_layout(self.dtype, rows, dim) for rows in (self.tiling.step_m, RUN_STEP)}
+        layouts[PART_ROWS] = part_layout(self.dtype, PART_ROWS, dim)
+        a = arguments
+        return StepOperand(
+            *(bulk_operand(found, (rows, dim), layout, a.heads_q, a.batch, a.dim) for rows, layout in layouts.items())
+        )
 
     def products(self, w) -> None:
         """The five products of a thread for steps of 64 and of 80 queries: w.narrow and w.wide."""
@@ -104,7 +101,16 @@ class RunsBackward(TransposedBackward):
     def stages_of(self, sX: cute.Tensor, stages: int) -> Stages:
         """Stages of 80 rows, as loads take them."""
         step_m, dim = self.tiling.step_m, self.tiling.dim
-        return Stages(part_of_stages(sX, step_m, dim, stages), operand(sX, RUN_STEP, dim, stages))
+        layout = part_layout(self.dtype, PART_ROWS, dim)
+        of_parts = cute.make_layout((RUN_STEP // PART_ROWS, stages), stride=(PART_ROWS * 64, RUN_STEP * dim))
+        parts = cute.make_layout(
+            (*layout.outer.shape[:2], of_parts.shape), stride=(*layout.outer.stride[:2], of_parts.stride)
+        )
+        return Stages(
+            part_of_stages(sX, step_m, dim, stages),
+            operand(sX, RUN_STEP, dim, stages),
+            cute.make_tensor(cute.recast_ptr(sX.iterator, layout.inner, sX.element_type), parts),
+        )
 
     def shared_memory(self) -> SimpleNamespace:
         """As TransposedBackward's, with stages of 80 queries; a step of 64 has the beginning of one."""
@@ -136,3 +142,13 @@ def part_of_stages(sX: cute.Tensor, rows: int, columns: int, stages: int) -> cut
     stride = layout.outer.stride
     outer = cute.make_layout((of_rows, of_columns, stages), stride=(stride[0], stride[1], RUN_STEP * columns))
     return cute.make_tensor(pointer, outer)
+
+
+def part_layout(dtype: type, rows: int, columns: int) -> cute.ComposedLayout:
+    """(rows, columns, 1) within a tile of RUN_STEP rows, as `operand_layout` has it."""
+    whole = operand_layout(dtype, rows, columns)
+    (of_rows, of_columns, _), (stride, (one, _), _) = whole.outer.shape, whole.outer.stride
+    columns_apart = (one, RUN_STEP * 64)
+    return cute.make_composed_layout(
+        whole.inner, 0, cute.make_layout((of_rows, of_columns, 1), stride=(stride, columns_apart, 0))
+    )

@@ -2,14 +2,20 @@
 # mypy: ignore-errors
 """The loading warps of the kernel that works through runs of tiles, runs_kernel.py, and its look-up of blocks.
 
-NOTE [pieces] Of a window of entries, RUN_TILES adjacent tiles that are neither masked nor cut off by the sequence's end
-are one piece, of steps of 80 queries; any other tile is a piece of steps of 64. Descending ones, which planned orders
-have, are written in ascending order. Where the kernel has no mask, partial tiles are as full ones. `Block.slot`, which
-full tiles have no use for, is -1 in the first of a run.
+NOTE [pieces] Of a window of entries, tiles that are neither masked nor cut off by the sequence's end come first.
+RUN_TILES of them are a run: one piece, of steps of 80 queries. Any other tile is a piece of steps of 64. Where the
+kernel has no mask, partial tiles are as full ones. `Block.slot`, which full tiles have no use for, is -1 in the first
+of a run.
+
+NOTE [tiles of a run] Tiles of a run lie anywhere, also in different heads. Every second of its steps has queries of two
+tiles. Where these are adjacent, or the step has one tile, its rows are adjacent too and come by one copy; else by
+copies of PART_ROWS rows.
 """
 
+from typing import NamedTuple
+
 import cutlass
-from cutlass import Int32, Int64, cute
+from cutlass import Boolean, Int32, Int64, cute
 
 from kernels.blocksparse.backward.dq_accumulator import tile_number
 from kernels.blocksparse.backward.tile_iterator import Block, block_at, find_entry
@@ -20,6 +26,7 @@ from kernels.blocksparse.common.buffers import stage_of
 from kernels.blocksparse.common.bulk import load_rows, load_run, load_whole
 
 RUN_STEPS = RUN_TILES * 128 // RUN_STEP
+PART_ROWS = 16  # of a copy of a part of a step: what its steps' parts are multiples of
 
 
 @cute.jit
@@ -35,12 +42,12 @@ def load_pieces(w, sides: cutlass.Constexpr, step: Int32) -> Int32:
             turns.say_due(w, entry, following)
         if block.starts_run:
             for part in cutlass.range(RUN_STEPS, unroll=1):
-                load_step(w, sides, block, part, step, True)
+                load_run_step(w, sides, entry, part, step)
                 load_keys_behind(w, sides, entry, part)
                 step += 1
         else:
             for part in cutlass.range(w.tiling.steps, unroll=1):
-                load_step(w, sides, block, part, step, False)
+                load_step(w, sides, block, part, step)
                 load_keys_behind(w, sides, entry, part)
                 step += 1
         turns.end_window(w, following)
@@ -57,31 +64,16 @@ def look_up_pieces(w, first: Int32) -> None:
     rBlock.fill(Int32(0))
     if entry < w.end_entry:
         find_entry(w.variant, w.lists, w.order, w.counts, w.place, number, rBlock)
-    m_block, head = rBlock[0], rBlock[1] >> 1
     whole = (entry < w.end_entry) & (w.keys_left >= w.tiling.tile_n)
     if cutlass.const_expr(w.variant.mask != "none"):
         whole = whole & (rBlock[1] % 2 == 0)
-    whole = whole & ((m_block + 1) * w.tiling.tile_m <= w.seq_q.length)
-    key = Int32(-2)
-    if whole:
-        key = m_block
-    before, head_before = cute.arch.shuffle_sync_up(key, 1), cute.arch.shuffle_sync_up(head, 1)
-    adjacent = (before + 1 == m_block) | (before - 1 == m_block)
-    follows = whole & (lane > 0) & adjacent & (head_before == head)
-    starts = cute.arch.vote_ballot_sync(not follows)
-    start = 31 - Int32(cute.arch.clz(starts & low_lanes(lane + 1)))
-    above = starts & ~low_lanes(lane + 1)
-    end = Int32(32)
-    if above != 0:
-        end = cute.arch.popc((above & -above) - 1)
-    begin = start + (lane - start) // RUN_TILES * RUN_TILES
-    span = cute.arch.shuffle_sync(key, begin + RUN_TILES - 1) - cute.arch.shuffle_sync(key, begin)
-    place = lane
-    if whole & (begin + RUN_TILES <= end) & ((span == RUN_TILES - 1) | (span == 1 - RUN_TILES)):
-        if span < 0:
-            place = 2 * begin + RUN_TILES - 1 - lane
-        if place == begin:
-            rBlock[3] = Int32(-1)
+    whole = whole & ((rBlock[0] + 1) * w.tiling.tile_m <= w.seq_q.length)
+    wholes = cute.arch.vote_ballot_sync(whole)
+    count, place = cute.arch.popc(wholes), cute.arch.popc(wholes & low_lanes(lane))
+    if not whole:
+        place = count + lane - place
+    elif (place % RUN_TILES == 0) & (place + RUN_TILES <= count):
+        rBlock[3] = Int32(-1)
     if entry < w.end_entry:
         cute.autovec_copy(rBlock, w.storage.sEntries[None, stage_of(first + place, ENTRY_STAGES)])
     cute.arch.sync_warp()
@@ -93,43 +85,93 @@ def low_lanes(count: Int32) -> Int32:
 
 
 @cute.jit
-def load_step(w, sides: cutlass.Constexpr, block: Block, part: Int32, step: Int32, wide: cutlass.Constexpr) -> None:
-    """A step's rows of each side. part: which step of its piece."""
-    rows = cutlass.const_expr(RUN_STEP if wide else w.tiling.step_m)
-    first = block.m_block * w.tiling.tile_m + part * rows
-    tile = tile_number(w.loads.tiles, w.place[0], block.head, w.seq_q.begin, w.tiling.tile_m)
-    at = tile * w.tiling.tile_m + first
-    which = cutlass.const_expr("wide" if wide else "narrow")
+def load_run_step(w, sides: cutlass.Constexpr, entry: Int32, part: Int32, step: Int32) -> None:
+    """A step of 80 queries of each side: NOTE [tiles of a run]. entry: the run's first; part: which of its steps."""
+    first, tile_m = part * RUN_STEP, w.tiling.tile_m
+    tile = first // tile_m
+    block = block_at(w.storage.sEntries, entry + tile)
+    begin, here = queries_of(w, block, first % tile_m), cutlass.min(RUN_STEP, tile_m - first % tile_m)
+    following, adjacent = begin, Boolean(True)
+    if here < RUN_STEP:
+        behind = block_at(w.storage.sEntries, entry + tile + 1)
+        following = queries_of(w, behind, Int32(0))
+        adjacent = (behind.head == block.head) & (behind.m_block == block.m_block + 1)
     for side in cutlass.range_constexpr(len(sides)):
         operand, statistic, _, tiles, values, _, full, empty, _ = transfer_of(w, sides[side])
-        operand, tiles = getattr(operand, which), getattr(tiles, which)
-        turns.await_empty(empty, step, cute.size(tiles, mode=[2]))
-        load_operand(w, operand, tiles, statistic, values, block.head, first, at, step, full, wide)
+        stages, size = cute.size(tiles.wide, mode=[2]), cutlass.const_expr(tile_bytes(tiles.wide) + 4 * RUN_STEP)
+        turns.await_empty(empty, step, stages)
+        stage = stage_of(step, stages)
+        barrier, target = full + stage, values.iterator + cute.assume(stage * RUN_STEP, divby=4)
+        if cute.arch.lane_idx() == 0:
+            cute.arch.mbarrier_arrive_and_expect_tx(barrier, size)
+        cute.arch.sync_warp()
+        if adjacent:
+            load_statistics(target, statistic, begin, Int32(RUN_STEP), barrier)
+            load_whole(operand.wide, (w.place[0], begin.head, begin.row), tiles.wide, stage, barrier)
+        else:
+            load_statistics(target, statistic, begin, here, barrier)
+            load_statistics(target + cute.assume(here, divby=4), statistic, following, RUN_STEP - here, barrier)
+            for i in cutlass.range(RUN_STEP // PART_ROWS, unroll=1):
+                head, row = begin.head, begin.row + i * PART_ROWS
+                if i * PART_ROWS >= here:
+                    head, row = following.head, following.row + (i * PART_ROWS - here)
+                number = stage * (RUN_STEP // PART_ROWS) + i
+                load_whole(operand.part, (w.place[0], head, row), tiles.part, number, barrier)
+
+
+class Queries(NamedTuple):
+    """Adjacent queries: their head, the row of the first one in its batch, and where its LSE and delta are."""
+
+    head: Int32
+    row: Int32
+    at: Int64
+
+
+def queries_of(w, block: Block, offset: Int32) -> Queries:
+    """Those from query `offset` of a tile on."""
+    tile_m, first = w.tiling.tile_m, block.m_block * w.tiling.tile_m + offset
+    tile = tile_number(w.loads.tiles, w.place[0], block.head, w.seq_q.begin, tile_m)
+    return Queries(block.head, w.seq_q.begin + first, tile * tile_m + first)
+
+
+@cute.jit
+def load_statistics(target, statistic, queries: Queries, count: Int32, full) -> None:
+    """One lane: starts the copy of LSE or delta of so many queries."""
+    if cute.arch.lane_idx() == 0:
+        load_run(target, statistic + cute.assume(queries.at, divby=4), count * 4, full)
+    cute.arch.sync_warp()
+
+
+@cute.jit
+def load_step(w, sides: cutlass.Constexpr, block: Block, part: Int32, step: Int32) -> None:
+    """A step of 64 queries of each side. part: which step of the tile."""
+    queries = queries_of(w, block, part * w.tiling.step_m)
+    rows_left = w.seq_q.begin + w.seq_q.length - queries.row
+    for side in cutlass.range_constexpr(len(sides)):
+        operand, statistic, _, tiles, values, _, full, empty, _ = transfer_of(w, sides[side])
+        turns.await_empty(empty, step, cute.size(tiles.narrow, mode=[2]))
+        load_operand(w, operand.narrow, tiles.narrow, statistic, values, queries, rows_left, step, full)
 
 
 @cute.jit
 def load_operand(
-    w, operand, sX, statistic, sValues, head: Int32, first: Int32, at: Int64, step: Int32, full, wide: cutlass.Constexpr
+    w, operand, sX, statistic, sValues, queries: Queries, rows_left: Int32, step: Int32, full
 ) -> None:
-    """Rows of Q or dO and their LSE or delta, which begins at `at`: one arrival, of the thread that says how many bytes
-    come. Steps of 80 queries have all rows."""
+    """Rows of Q or dO and their LSE or delta: one arrival, of the thread that says how many bytes come."""
     stage = stage_of(step, cute.size(sX, mode=[2]))
-    barrier, row = full + stage, w.seq_q.begin + first
+    barrier = full + stage
     rows = cutlass.const_expr(cute.size(sX, mode=[0]))
     size, run = cutlass.const_expr(tile_bytes(sX)), cutlass.const_expr(4 * rows)
-    source = statistic + cute.assume(at, divby=4)
+    source = statistic + cute.assume(queries.at, divby=4)
     target = sValues.iterator + cute.assume(stage * RUN_STEP, divby=4)
-    rows_left = w.seq_q.length - first
-    if cutlass.const_expr(wide):
-        rows_left = Int32(rows)
     if rows_left >= rows:
         if cute.arch.lane_idx() == 0:
             cute.arch.mbarrier_arrive_and_expect_tx(barrier, size + run)
             load_run(target, source, run, barrier)
         cute.arch.sync_warp()
-        load_whole(operand, (w.place[0], head, row), sX, stage, barrier)
+        load_whole(operand, (w.place[0], queries.head, queries.row), sX, stage, barrier)
     else:
-        address = operand.rows.at(w.place[0], Int64(row), head)
+        address = operand.rows.at(w.place[0], Int64(queries.row), queries.head)
         load_rows(address, operand.rows.stride_row, rows_left, w.dim, sX[None, None, stage], w.thread % 32)
         if cute.arch.lane_idx() == 0:
             cute.arch.mbarrier_arrive_and_expect_tx(barrier, run)
