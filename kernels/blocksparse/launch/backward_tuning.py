@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from kernels.blocksparse.launch.forward import Sequences
-from kernels.blocksparse.lists.types import OPEN, Band, BlockMask, BlockSparse
+from kernels.blocksparse.lists.types import OPEN, Band, BlockMask, Bits, BlockSparse
 from kernels.blocksparse.spec.variant import padded_dim
 
 Tuning = tuple[tuple[str, int], ...]

@@ -69,13 +69,14 @@ def add_pieces(w, number: Int32) -> Int32:
     tiles; returns that of the next tile's."""
     entry, part = w.first_entry, Int32(0)
     while entry < w.end_entry:
-        buffer = turns.buffer_of(w, number)
+        turns.await_window(w, entry)
+        buffer, step = turns.buffer_of(w, number), step_at(w, entry, part)
+        tiles = tiles_of_step(w, entry, step)
         for group in cutlass.range_constexpr(GROUPS):
             turns.await_dq(DqBarrier.FULL, group, buffer)
-            step = step_at(w, entry, part)
             if cute.arch.lane_idx() == 0:
-                add_first(w, entry, step, group, buffer)
-                add_rest(w, entry, step, group, buffer)
+                add_first(w, entry, step, tiles, group, buffer)
+                add_rest(w, entry, step, tiles, group, buffer)
             cute.arch.cp_async_bulk_commit_group()
         following, part = behind(entry, part, step)
         for group in cutlass.range_constexpr(GROUPS):
@@ -102,8 +103,9 @@ def add_pieces_in_turns(w, turn: Int32, number: Int32) -> Int32:
                     acquire(w, entry, part, Boolean(False))
             if cute.arch.lane_idx() == 0:
                 step = step_at(w, entry, part)
-                add_first(w, entry, step, group, Int32(0))
-                add_rest(w, entry, step, group, Int32(0))
+                tiles = tiles_of_step(w, entry, step)
+                add_first(w, entry, step, tiles, group, Int32(0))
+                add_rest(w, entry, step, tiles, group, Int32(0))
             cute.arch.cp_async_bulk_commit_group()
             empty(group, 0, Int32(0))
         following, following_part = entry, part + GROUPS
@@ -170,29 +172,34 @@ def behind(entry: Int32, part: Int32, step: Step) -> tuple[Int32, Int32]:
 
 
 @cute.jit
-def add_first(w, entry: Int32, step: Step, group: Int32, buffer: Int32) -> None:
-    """Adds one warpgroup's share of a step to the tile in which it begins: NOTE [dQ by dim]."""
+def tiles_of_step(w, entry: Int32, step: Step) -> tuple[Int64, Int64]:
+    """The offsets in the dQ accumulator of the tile in which a step begins, and of the one behind it in its piece, which
+    is the same where the step lies in one."""
+    first = target_of(w, block_at(w.storage.sEntries, entry + step.tile), Int32(0))
+    rest = first
+    if step.here(w.tiling.tile_m) < step.rows:
+        rest = target_of(w, block_at(w.storage.sEntries, entry + step.tile + 1), Int32(0))
+    return first, rest
+
+
+@cute.jit
+def add_first(w, entry: Int32, step: Step, tiles: tuple[Int64, Int64], group: Int32, buffer: Int32) -> None:
+    """Adds one warpgroup's share of a step to the tile in which it begins: NOTE [dQ by dim]. tiles: as
+    `tiles_of_step` gives them."""
     half = cutlass.const_expr(w.tiling.dim // GROUPS)
-    offset = share_of(w, entry + step.tile, group) + step.offset * half
+    offset = tiles[0] + (group * w.tiling.tile_m + step.offset) * half
     target, source = w.mdQ + cute.assume(offset, divby=4), storage_of(w, group, buffer)
     add_run(w, rank_of(w, entry + step.tile), target, source, step.here(w.tiling.tile_m) * (4 * half))
 
 
 @cute.jit
-def add_rest(w, entry: Int32, step: Step, group: Int32, buffer: Int32) -> None:
+def add_rest(w, entry: Int32, step: Step, tiles: tuple[Int64, Int64], group: Int32, buffer: Int32) -> None:
     """Adds what is left of it, if anything, to the tile after that."""
     half, here = cutlass.const_expr(w.tiling.dim // GROUPS), step.here(w.tiling.tile_m)
     if here < step.rows:
-        offset, source = share_of(w, entry + step.tile + 1, group), storage_of(w, group, buffer)
-        rest = source + cute.assume(here * half, divby=4)
-        target = w.mdQ + cute.assume(offset, divby=4)
+        rest = storage_of(w, group, buffer) + cute.assume(here * half, divby=4)
+        target = w.mdQ + cute.assume(tiles[1] + group * (w.tiling.tile_m * half), divby=4)
         add_run(w, rank_of(w, entry + step.tile + 1), target, rest, (step.rows - here) * (4 * half))
-
-
-def share_of(w, entry: Int32, group: Int32) -> Int64:
-    """The offset in the dQ accumulator of a warpgroup's share of an entry's tile."""
-    block, share = block_at(w.storage.sEntries, entry), w.tiling.tile_m * (w.tiling.dim // GROUPS)
-    return target_of(w, block, Int32(0)) + group * share
 
 
 def storage_of(w, group: Int32, buffer: Int32) -> cute.Pointer:

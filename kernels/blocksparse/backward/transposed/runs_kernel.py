@@ -17,7 +17,7 @@ from kernels.blocksparse.backward.mma import staged_layout
 from kernels.blocksparse.backward.tiling import ENTRY_STAGES, RUN_STEP, TILE_STAGES
 from kernels.blocksparse.backward.transposed import runs_dq_warps, runs_loads, tile_scheduler, turns
 from kernels.blocksparse.backward.transposed.kernel import TransposedBackward
-from kernels.blocksparse.backward.transposed.runs_loads import PART_ROWS
+from kernels.blocksparse.backward.transposed.runs_loads import PARTS
 from kernels.blocksparse.backward.transposed.runs_mainloop import mainloop_runs
 from kernels.blocksparse.backward.transposed.shared_tiles import SharedTiles
 from kernels.blocksparse.backward.wgmma import (
@@ -33,19 +33,18 @@ from kernels.blocksparse.common.bulk import BulkOperand, bulk_operand
 
 
 class StepOperand(NamedTuple):
-    """Q or dO: what loads 64 rows, what loads 80, and what loads PART_ROWS of them."""
+    """Q or dO: what loads 64 rows, what loads 80, and what loads parts of these, by their rows."""
 
     narrow: BulkOperand
     wide: BulkOperand
-    part: BulkOperand
+    parts: dict[int, BulkOperand]
 
 
 class Stages(NamedTuple):
-    """Stages of Q or dO as the loads of 64 rows take them, those of 80, and those of parts, which count as stages."""
+    """Stages of Q or dO as the loads of 64 rows take them, and those of 80."""
 
     narrow: cute.Tensor
     wide: cute.Tensor
-    part: cute.Tensor
 
 
 class RunsBackward(TransposedBackward):
@@ -64,12 +63,13 @@ class RunsBackward(TransposedBackward):
         if name not in ("q", "do"):
             return super().operand(arguments, name)
         found, dim = argument_operand(arguments, name), self.tiling.dim
-        layouts = {rows: operand_layout(self.dtype, rows, dim) for rows in (self.tiling.step_m, RUN_STEP)}
-        layouts[PART_ROWS] = part_layout(self.dtype, PART_ROWS, dim)
         a = arguments
-        return StepOperand(
-            *(bulk_operand(found, (rows, dim), layout, a.heads_q, a.batch, a.dim) for rows, layout in layouts.items())
-        )
+
+        def loads(rows, layout) -> BulkOperand:
+            return bulk_operand(found, (rows, dim), layout, a.heads_q, a.batch, a.dim)
+
+        narrow, wide = (loads(rows, operand_layout(self.dtype, rows, dim)) for rows in (self.tiling.step_m, RUN_STEP))
+        return StepOperand(narrow, wide, {rows: loads(rows, part_layout(self.dtype, rows, dim)) for rows in PARTS})
 
     def products(self, w) -> None:
         """The five products of a thread for steps of 64 and of 80 queries: w.narrow and w.wide."""
@@ -101,16 +101,7 @@ class RunsBackward(TransposedBackward):
     def stages_of(self, sX: cute.Tensor, stages: int) -> Stages:
         """Stages of 80 rows, as loads take them."""
         step_m, dim = self.tiling.step_m, self.tiling.dim
-        layout = part_layout(self.dtype, PART_ROWS, dim)
-        of_parts = cute.make_layout((RUN_STEP // PART_ROWS, stages), stride=(PART_ROWS * 64, RUN_STEP * dim))
-        parts = cute.make_layout(
-            (*layout.outer.shape[:2], of_parts.shape), stride=(*layout.outer.stride[:2], of_parts.stride)
-        )
-        return Stages(
-            part_of_stages(sX, step_m, dim, stages),
-            operand(sX, RUN_STEP, dim, stages),
-            cute.make_tensor(cute.recast_ptr(sX.iterator, layout.inner, sX.element_type), parts),
-        )
+        return Stages(part_of_stages(sX, step_m, dim, stages), operand(sX, RUN_STEP, dim, stages))
 
     def shared_memory(self) -> SimpleNamespace:
         """As TransposedBackward's, with stages of 80 queries; a step of 64 has the beginning of one."""

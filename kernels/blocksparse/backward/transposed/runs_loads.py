@@ -8,8 +8,8 @@ kernel has no mask, partial tiles are as full ones. `Block.slot`, which full til
 of a run.
 
 NOTE [tiles of a run] Tiles of a run lie anywhere, also in different heads. Every second of its steps has queries of two
-tiles. Where these are adjacent, or the step has one tile, its rows are adjacent too and come by one copy; else by
-copies of PART_ROWS rows.
+tiles. Where these are adjacent, or the step has one tile, its rows are adjacent too and come by one copy; else by two,
+whose tensor maps have as many rows: PARTS.
 """
 
 from typing import NamedTuple
@@ -26,7 +26,9 @@ from kernels.blocksparse.common.buffers import stage_of
 from kernels.blocksparse.common.bulk import load_rows, load_run, load_whole
 
 RUN_STEPS = RUN_TILES * 128 // RUN_STEP
-PART_ROWS = 16  # of a copy of a part of a step: what its steps' parts are multiples of
+PARTS = tuple(
+    here for part in range(RUN_STEPS) if (here := 128 - part * RUN_STEP % 128) < RUN_STEP
+)  # queries of the first tile, in steps that have queries of two
 
 
 @cute.jit
@@ -111,12 +113,21 @@ def load_run_step(w, sides: cutlass.Constexpr, entry: Int32, part: Int32, step: 
         else:
             load_statistics(target, statistic, begin, here, barrier)
             load_statistics(target + cute.assume(here, divby=4), statistic, following, RUN_STEP - here, barrier)
-            for i in cutlass.range(RUN_STEP // PART_ROWS, unroll=1):
-                head, row = begin.head, begin.row + i * PART_ROWS
-                if i * PART_ROWS >= here:
-                    head, row = following.head, following.row + (i * PART_ROWS - here)
-                number = stage * (RUN_STEP // PART_ROWS) + i
-                load_whole(operand.part, (w.place[0], head, row), tiles.part, number, barrier)
+            for count in cutlass.range_constexpr(len(PARTS)):
+                if here == PARTS[count]:
+                    load_part(w, operand, tiles, (0, PARTS[count]), begin, stage, barrier)
+                    load_part(w, operand, tiles, (PARTS[count], RUN_STEP), following, stage, barrier)
+
+
+@cute.jit
+def load_part(w, operand, tiles, rows: cutlass.Constexpr, queries, stage: Int32, full) -> None:
+    """Rows of a stage, (first, end), by a copy of their own."""
+    first, end = rows
+    whole = tiles.wide
+    (of_rows, of_columns, of_stages), (stride, column_stride, stage_stride) = whole.layout.shape, whole.layout.stride
+    layout = cute.make_layout(((8, (end - first) // 8), of_columns, of_stages), stride=(stride, column_stride, stage_stride))
+    sX = cute.make_tensor(whole.iterator + first * 64, layout)
+    load_whole(operand.parts[end - first], (w.place[0], queries.head, queries.row), sX, stage, full)
 
 
 class Queries(NamedTuple):
