@@ -5,12 +5,12 @@
     python ci/check_long_rows.py --nested --cases 500 --jobs 15 --out ci/results/blocksparse_nested_rows_h200.json
     python ci/check_long_rows.py --cases 4 --device emulator                  on the emulated GPU: minutes
 
-A session's cases are small: few have five adjacent tiles of 128 queries, which are one run (NOTE [pieces] of
+A session's cases are small: few have five whole tiles of 128 queries, which are one run (NOTE [pieces] of
 kernels/blocksparse/backward/transposed/runs_loads.py), and rows that are alike in lists of full blocks. Atomic adds
-have runs for all masks but blocks at random, ordered ones none. Here every case has 640 to 2,700 queries, head dim 24
-to 128 and tiles of 128 × 128: full masks as `dense` makes their lists, causal masks and windows, documents; padded and
-packed; ordered and atomic adds; every order of launches. Each is judged as a session's cases are, ordered ones five
-times, bit for bit.
+have runs, ordered ones of full masks alone. Here every case has 640 to 2,700 queries, head dim 24 to 192 and tiles of
+128 × 128, or beyond head dim 128 of 128 × 64: full masks as `dense` makes their lists, causal masks and windows,
+documents, blocks at random; padded and packed; ordered and atomic adds; every order of launches. Each is judged as a
+session's cases are, ordered ones five times, bit for bit.
 
 With `--full` every case has a full mask over padded sequences of one length, from 129 queries on, at head dims from 40
 to 256: their forward kernels run in clusters of two CTAs beyond head dim 96, and several CTAs share the keys of their
@@ -54,7 +54,7 @@ from kernels.blocksparse.launch.forward import cluster_size, forward_variant
 from kernels.blocksparse.launch.split_tiles import BACKWARD, FORWARD, may_split, split_of
 from kernels.blocksparse.lists.builder import dense
 from kernels.blocksparse.spec.variant import WIDE, WIDEST_DIM
-from oracles.masks import Causal, Documents, Full, Mask, Window
+from oracles.masks import Blocks, Causal, Documents, Full, Mask, Window
 from oracles.problem import Dtype, Layout, Problem
 
 TILE, LEAST, MOST = 128, 640, 2700
@@ -79,7 +79,9 @@ def drawn(seed: int, number: int) -> Case:
         "deterministic": draw.choice((True, True, False)),
         "schedule": draw.choice((*SCHEDULES, "ascending", "descending")),
     }
-    dim = draw.choice((64, 128, 128, 104, 96, 72, 24))
+    dim = draw.choice((64, 128, 128, 104, 96, 72, 24, 160, 192))
+    if dim > TILE:
+        variant["tile_n"] = TILE // 2
     problem = Problem(
         lengths_q,
         lengths_k,
@@ -182,13 +184,17 @@ def splits_backward(case: Case) -> bool:
 
 def _mask(draw: random.Random, length: int) -> tuple[Mask, str]:
     """A mask, and the kind of lists that say it."""
-    kind = draw.choice(("full", "full", "causal", "causal", "window", "documents"))
+    kind = draw.choice(("full", "full", "causal", "causal", "window", "documents", "blocks", "blocks"))
     if kind == "full":
         return Full(), "none"
     if kind == "causal":
         return Causal(draw.choice(("top_left", "bottom_right"))), draw.choice(("band", "intervals"))
     if kind == "window":
         return Window(draw.randint(300, 2400), draw.choice((0, 0, 200)), "top_left"), "band"
+    if kind == "blocks":
+        cells, tiles = draw.choice(("FF.", "F.", "FFM.", "FM..")), -(-MOST // TILE)
+        rows = tuple("".join(draw.choices(cells, k=tiles)) for _ in range(tiles))
+        return Blocks(TILE, TILE, rows, draw.randrange(1000)), "bits" if "M" in cells else "none"
     bounds = sorted(draw.sample(range(1, length), draw.choice((1, 2))))
     return Documents(tuple(bounds)), "intervals"
 

@@ -74,7 +74,8 @@ class Tiling:
     takes_late   persistent CTAs take the next tile when all steps of theirs are loaded: ordered adds of bands,
                  intervals and full masks beyond head dim 64. Blocks at random, whose rows are short, are faster where
                  the tile is taken early (docs/performance/log.md)
-    depth        by wgmma: columns of Q, K, V and dO that S and dP are products over; those behind are zeros. 0: all
+    depth        by wgmma: columns of Q, K, V and dO that S and dP are products over, as those behind are zeros, and in
+                 the loops with keys as rows columns of dK and dV, at head dim 256 of dQ too. 0: all
     """
 
     tile_m: int

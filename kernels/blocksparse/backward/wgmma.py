@@ -121,6 +121,13 @@ def as_issued(sums: cute.Tensor) -> cute.Tensor:
     return cute.make_tensor(sums.iterator, layout)
 
 
+def first_columns(sums: cute.Tensor, columns: int) -> cute.Tensor:
+    """A part of a result as `as_issued` gives it: so many of its columns."""
+    (column, row, _), m, _ = sums.layout.shape
+    layout = cute.make_layout(((column, row, columns // 8), m, 1), stride=sums.layout.stride)
+    return cute.make_tensor(sums.iterator, layout)
+
+
 def clear_others(product: GroupThread, rD: cute.Tensor) -> None:
     """Zeros in the columns of a result, as `GroupThread.by_atoms` gives it, that the product does not compute."""
     for i in range(product.columns // 2, cute.size(rD) if product.columns else 0):
@@ -142,9 +149,7 @@ def _issue(product: GroupThread, rD: cute.Tensor, a: cute.Tensor, stage_b, add: 
     atom, target = cute.make_mma_atom(product.mma.op), as_issued(rD)
     if product.columns:
         atom = cute.make_mma_atom(product.product.operation(product.columns))
-        ((column, row, atoms), m, _), strides = target.layout.shape, target.layout.stride
-        shape = ((column, row, product.columns // 8), m, 1)
-        target = cute.make_tensor(target.iterator, cute.make_layout(shape, stride=strides))
+        target = first_columns(target, product.columns)
     b = product.b[None, None, None, stage_b]
     warpgroup.fence()
     for k in range(product.depth // DEPTH):

@@ -8,12 +8,13 @@ from __future__ import annotations
 from torch import Tensor
 
 from kernels.blocksparse.launch.forward import Sequences
-from kernels.blocksparse.lists.types import OPEN, Band, BlockMask, Bits, BlockSparse
+from kernels.blocksparse.lists.types import OPEN, Band, Bits, BlockMask, BlockSparse
 from kernels.blocksparse.spec.variant import padded_dim
 
 Tuning = tuple[tuple[str, int], ...]
 
 CAPPED: Tuning = (("step_m", 64),)  # at head dim 64 with a soft cap: steps of 128 queries would spill registers
+RUNS: Tuning = (("runs", 1),)  # which masks that are rows of adjacent blocks have by default, with atomic adds
 NARROW = 1024  # keys of a window: of wider ones runs of tiles in steps of 80 queries are faster
 
 
@@ -38,17 +39,17 @@ def tuning_of_loop(blocks: BlockSparse, padded: int, softcap: bool, ordered: boo
     if blocks.mask is None and has_runs(blocks, ordered, keys):
         return tuning_of_full(padded, ordered)
     if blocks.mask is None or isinstance(blocks.mask, Bits):
-        return () if ordered else (("runs", 1),)
+        return () if ordered else RUNS
     width = window_width(blocks.mask)
     return (("delays", 1), ("runs", 0)) if width is not None and width <= NARROW and not ordered else ()
 
 
 def tuning_of_full(padded: int, ordered: bool) -> Tuning:
     """The tuning for full masks without a soft cap, of a padded head dim: at 128 steps of 80 queries, and with atomic
-    adds tiles that may be split. Blocks at random, which are the same variant but for that, are slower with it."""
+    adds tiles that may be split."""
     if padded != 128:
         return ()
-    return (("runs", 1),) if ordered else (("runs", 1), ("splits", 1))
+    return RUNS if ordered else (*RUNS, ("splits", 1))
 
 
 def has_runs(blocks: BlockSparse, ordered: bool, keys: int | None) -> bool:

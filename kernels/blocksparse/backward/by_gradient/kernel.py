@@ -19,7 +19,13 @@ from types import SimpleNamespace
 from cutlass import Float32, Int32, Int64, cute
 
 from kernels.blocksparse.backward.by_gradient.dq_warps import add_dq
-from kernels.blocksparse.backward.by_gradient.mainloop import GROUP_OF_DK, GROUP_OF_DV, columns_of_dq, loop_of_dk, loop_of_dv
+from kernels.blocksparse.backward.by_gradient.mainloop import (
+    GROUP_OF_DK,
+    GROUP_OF_DV,
+    columns_of_dq,
+    loop_of_dk,
+    loop_of_dv,
+)
 from kernels.blocksparse.backward.mainloop_mma import Work
 from kernels.blocksparse.backward.mma import accumulator, staged_layout
 from kernels.blocksparse.backward.tiling import DQ_COLUMNS, ENTRY_STAGES
@@ -69,16 +75,18 @@ class GradientGroups(TileBackward):
         by_keys = GroupProduct(self.dtype, (tile_n, dim, step_m), ALL_WARPS, transpose_b=True, a_in_registers=True)
         if group == GROUP_OF_DV:
             w.to_s = GroupThread(of_scores, thread, s.sK, s.sQ, tiling.depth)
-            w.to_dv = GroupThread(by_keys, thread, None, transposed_operand(s.plaindO, step_m, dim, tiling.stages), columns=tiling.depth)
+            by_dim = transposed_operand(s.plaindO, step_m, dim, tiling.stages)
+            w.to_dv = GroupThread(by_keys, thread, None, by_dim, columns=tiling.depth)
         else:
             w.to_dp = GroupThread(of_scores, thread, s.sV, s.sdO, tiling.depth)
-            w.to_dk = GroupThread(by_keys, thread, None, transposed_operand(s.plainQ, step_m, dim, tiling.stages_q), columns=tiling.depth)
+            by_dim = transposed_operand(s.plainQ, step_m, dim, tiling.stages_q)
+            w.to_dk = GroupThread(by_keys, thread, None, by_dim, columns=tiling.depth)
         # a warpgroup's columns of dQ: halves of K's columns lie one after the other, as stages do
         half = dim // GROUPS
         to_dq = GroupProduct(self.dtype, (step_m, half, tile_n), ALL_WARPS, transpose_a=True, transpose_b=True)
         halves = transposed_operand(s.plainK, tile_n, half, GROUPS)
-        ds, columns = transposed_operand(s.sdS, tile_n, step_m), columns_of_dq(tiling, group)
-        w.to_dq = GroupThread(to_dq, thread, ds, halves, columns=columns if columns < half else 0)
+        ds = transposed_operand(s.sdS, tile_n, step_m)
+        w.to_dq = GroupThread(to_dq, thread, ds, halves, columns=columns_of_dq(tiling, group) % half)
         return w
 
     @cute.jit

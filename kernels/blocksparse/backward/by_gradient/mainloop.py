@@ -14,8 +14,8 @@ dS have the tile's 64 keys as rows. Of a step, in the order in which each warpgr
     S is done                                        dP is done
 
 Each warpgroup has half of dQ's columns, and hands them over to its dQ warp in two pieces, in shared memory, which has
-room for one piece of each. Registers allow no more in flight: with S of the next step beside dV, or dQ beside dK, ptxas
-serialises all products (C7512).
+room for one piece of each. The second warpgroup has no second piece where the head dim ends before it. Registers allow
+no more in flight: with S of the next step beside dV, or dQ beside dK, ptxas serialises all products (C7512).
 
 NOTE [turns by gradient] Two named barriers order a step: P is in shared memory, then dS is. Each is also the sign that
 the other buffer may be written again. P of a step is written after dS of the step before has come, which was made from

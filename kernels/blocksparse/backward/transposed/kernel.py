@@ -284,7 +284,7 @@ class TransposedBackward(BulkBackward):
         if tiling.dq_by_dim:
             w.to_dq = GroupThread(to_dq, thread, by_dim, operand(s.sdS, step_m, tile_n, tiling.stages_ds))
         else:
-            w.to_dq = GroupThread(to_dq, thread, transposed_operand(s.sdS, *of_ds), by_dim, columns=tiling.depth)
+            w.to_dq = GroupThread(to_dq, thread, transposed_operand(s.sdS, *of_ds), by_dim)
 
     def shared_memory(self) -> SimpleNamespace:
         """K and V; the stages of Q and dO; dS, later dK and dV; dQ; all else. Tiles twice: `plain`

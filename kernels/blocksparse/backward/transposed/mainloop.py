@@ -36,7 +36,7 @@ from kernels.blocksparse.backward.tiling import RUN_STEP
 from kernels.blocksparse.backward.transposed import turns
 from kernels.blocksparse.backward.transposed.query_words import find_kept, prefetch_words
 from kernels.blocksparse.backward.transposed.turns import GROUPS, DqBarrier
-from kernels.blocksparse.backward.wgmma import WARPGROUP, clear_others, finish, issue, issue_from_registers, publish
+from kernels.blocksparse.backward.wgmma import WARPGROUP, finish, issue, issue_from_registers, publish
 from kernels.blocksparse.common.buffers import stage_of
 from kernels.blocksparse.common.layouts import as_operand_a, rows_columns, tile_layout
 from kernels.blocksparse.common.mask_words import branch
@@ -106,7 +106,6 @@ def multiply_step(
     if cutlass.const_expr(dq_of is DqOf.NONE):
         turns.await_start(w, starts)
     rS, rdP, rdQ = accumulator(products.to_s), accumulator(products.to_dp), accumulator(products.to_dq)
-    clear_others(products.to_dq, rdQ)
     issue(products.to_s, rS, 0, stage_q, add=False)
     turns.await_full(w.do_full, step, stages)
     issue(products.to_dp, rdP, 0, stage, add=False)
@@ -175,7 +174,6 @@ def issue_dq(w, products, rdQ: cute.Tensor, step: Int32) -> None:
 def finish_dq(w, products, step: Int32, last) -> None:
     """dQ of the last of the steps that compute dQ of the one before. last: it is the tile's last step."""
     rdQ = accumulator(products.to_dq)
-    clear_others(products.to_dq, rdQ)
     issue_dq(w, products, rdQ, step)
     finish()
     turns.arrive_empty(w.ds_empty, step, w.tiling.stages_ds)

@@ -173,8 +173,8 @@ def behind(entry: Int32, part: Int32, step: Step) -> tuple[Int32, Int32]:
 
 @cute.jit
 def tiles_of_step(w, entry: Int32, step: Step) -> tuple[Int64, Int64]:
-    """The offsets in the dQ accumulator of the tile in which a step begins, and of the one behind it in its piece, which
-    is the same where the step lies in one."""
+    """The offsets in the dQ accumulator of the tile in which a step begins, and of the one behind it in its piece; of
+    the same tile twice where the step lies in one."""
     first = target_of(w, block_at(w.storage.sEntries, entry + step.tile), Int32(0))
     rest = first
     if step.here(w.tiling.tile_m) < step.rows:

@@ -17,7 +17,7 @@ from kernels.blocksparse.backward.mma import staged_layout
 from kernels.blocksparse.backward.tiling import ENTRY_STAGES, RUN_STEP, TILE_STAGES
 from kernels.blocksparse.backward.transposed import runs_dq_warps, runs_loads, tile_scheduler, turns
 from kernels.blocksparse.backward.transposed.kernel import TransposedBackward
-from kernels.blocksparse.backward.transposed.runs_loads import PARTS
+from kernels.blocksparse.backward.transposed.runs_loads import PARTS, SWIZZLED
 from kernels.blocksparse.backward.transposed.runs_mainloop import mainloop_runs
 from kernels.blocksparse.backward.transposed.shared_tiles import SharedTiles
 from kernels.blocksparse.backward.wgmma import (
@@ -63,13 +63,13 @@ class RunsBackward(TransposedBackward):
         if name not in ("q", "do"):
             return super().operand(arguments, name)
         found, dim = argument_operand(arguments, name), self.tiling.dim
-        a = arguments
-
-        def loads(rows, layout) -> BulkOperand:
-            return bulk_operand(found, (rows, dim), layout, a.heads_q, a.batch, a.dim)
-
-        narrow, wide = (loads(rows, operand_layout(self.dtype, rows, dim)) for rows in (self.tiling.step_m, RUN_STEP))
-        return StepOperand(narrow, wide, {rows: loads(rows, part_layout(self.dtype, rows, dim)) for rows in PARTS})
+        sizes = arguments.heads_q, arguments.batch, arguments.dim
+        narrow, wide = (
+            bulk_operand(found, (rows, dim), operand_layout(self.dtype, rows, dim), *sizes)
+            for rows in (self.tiling.step_m, RUN_STEP)
+        )
+        parts = {rows: bulk_operand(found, (rows, dim), part_layout(self.dtype, rows, dim), *sizes) for rows in PARTS}
+        return StepOperand(narrow, wide, parts)
 
     def products(self, w) -> None:
         """The five products of a thread for steps of 64 and of 80 queries: w.narrow and w.wide."""
@@ -136,10 +136,8 @@ def part_of_stages(sX: cute.Tensor, rows: int, columns: int, stages: int) -> cut
 
 
 def part_layout(dtype: type, rows: int, columns: int) -> cute.ComposedLayout:
-    """(rows, columns, 1) within a tile of RUN_STEP rows, as `operand_layout` has it."""
-    whole = operand_layout(dtype, rows, columns)
-    (of_rows, of_columns, _), (stride, (one, _), _) = whole.outer.shape, whole.outer.stride
-    columns_apart = (one, RUN_STEP * 64)
-    return cute.make_composed_layout(
-        whole.inner, 0, cute.make_layout((of_rows, of_columns, 1), stride=(stride, columns_apart, 0))
-    )
+    """The layout of (rows, columns, 1) within a tile of RUN_STEP rows."""
+    layout = operand_layout(dtype, rows, columns)
+    (row_stride, (one, _), stage_stride), apart = layout.outer.stride, RUN_STEP * SWIZZLED
+    outer = cute.make_layout(layout.outer.shape, stride=(row_stride, (one, apart), stage_stride))
+    return cute.make_composed_layout(layout.inner, 0, outer)

@@ -26,9 +26,17 @@ from kernels.blocksparse.common.buffers import stage_of
 from kernels.blocksparse.common.bulk import load_rows, load_run, load_whole
 
 RUN_STEPS = RUN_TILES * 128 // RUN_STEP
-PARTS = tuple(
-    here for part in range(RUN_STEPS) if (here := 128 - part * RUN_STEP % 128) < RUN_STEP
-)  # queries of the first tile, in steps that have queries of two
+# Queries of the first tile, in steps that have queries of two; so many has the second one in another step
+PARTS = tuple(here for part in range(RUN_STEPS) if (here := 128 - part * RUN_STEP % 128) < RUN_STEP)
+SWIZZLED = 64  # columns of a tile that lie together, row after row: wgmma's 128 bytes
+
+
+class Queries(NamedTuple):
+    """Adjacent queries: their head, the row of the first one in its batch, and where its LSE and delta are."""
+
+    head: Int32
+    row: Int32
+    at: Int64
 
 
 @cute.jit
@@ -113,29 +121,20 @@ def load_run_step(w, sides: cutlass.Constexpr, entry: Int32, part: Int32, step: 
         else:
             load_statistics(target, statistic, begin, here, barrier)
             load_statistics(target + cute.assume(here, divby=4), statistic, following, RUN_STEP - here, barrier)
-            for count in cutlass.range_constexpr(len(PARTS)):
-                if here == PARTS[count]:
-                    load_part(w, operand, tiles, (0, PARTS[count]), begin, stage, barrier)
-                    load_part(w, operand, tiles, (PARTS[count], RUN_STEP), following, stage, barrier)
+            for i in cutlass.range_constexpr(len(PARTS)):
+                if here == PARTS[i]:
+                    load_part(w, operand, tiles.wide, 0, PARTS[i], begin, stage, barrier)
+                    load_part(w, operand, tiles.wide, PARTS[i], RUN_STEP, following, stage, barrier)
 
 
 @cute.jit
-def load_part(w, operand, tiles, rows: cutlass.Constexpr, queries, stage: Int32, full) -> None:
-    """Rows of a stage, (first, end), by a copy of their own."""
-    first, end = rows
-    whole = tiles.wide
-    (of_rows, of_columns, of_stages), (stride, column_stride, stage_stride) = whole.layout.shape, whole.layout.stride
-    layout = cute.make_layout(((8, (end - first) // 8), of_columns, of_stages), stride=(stride, column_stride, stage_stride))
-    sX = cute.make_tensor(whole.iterator + first * 64, layout)
-    load_whole(operand.parts[end - first], (w.place[0], queries.head, queries.row), sX, stage, full)
-
-
-class Queries(NamedTuple):
-    """Adjacent queries: their head, the row of the first one in its batch, and where its LSE and delta are."""
-
-    head: Int32
-    row: Int32
-    at: Int64
+def load_part(
+    w, operand, sX, first: cutlass.Constexpr, end: cutlass.Constexpr, queries: Queries, stage: Int32, full
+) -> None:
+    """Rows `first` to `end` of a stage, by a copy of their own. queries: the first of them."""
+    rows, (_, *shape), stride = cutlass.const_expr(end - first), sX.layout.shape, sX.layout.stride
+    part = cute.make_tensor(sX.iterator + first * SWIZZLED, cute.make_layout(((8, rows // 8), *shape), stride=stride))
+    load_whole(operand.parts[rows], (w.place[0], queries.head, queries.row), part, stage, full)
 
 
 def queries_of(w, block: Block, offset: Int32) -> Queries:
@@ -165,9 +164,7 @@ def load_step(w, sides: cutlass.Constexpr, block: Block, part: Int32, step: Int3
 
 
 @cute.jit
-def load_operand(
-    w, operand, sX, statistic, sValues, queries: Queries, rows_left: Int32, step: Int32, full
-) -> None:
+def load_operand(w, operand, sX, statistic, sValues, queries: Queries, rows_left: Int32, step: Int32, full) -> None:
     """Rows of Q or dO and their LSE or delta: one arrival, of the thread that says how many bytes come."""
     stage = stage_of(step, cute.size(sX, mode=[2]))
     barrier = full + stage

@@ -21,6 +21,7 @@ from backward_problems import run as run_problem
 from blocksparse_runs import gradients, loaded, ptx_of
 from covering import covering, daily, nightly_unless
 from cutlass import Int32, cute
+from transposed_backward import products_of
 
 from fuzz.devices.emulator import Emulator
 from fuzz.devices.emulator.config import ALL_CHECKS
@@ -107,6 +108,21 @@ SPECS = {
 @pytest.mark.parametrize("name", daily(list(SPECS), ["one query, ordered, packed"]))
 def test_gradients(name):
     check(SPECS[name])
+
+
+@pytest.mark.parametrize(
+    ("dim", "deterministic"),
+    [(160, True), (192, False), *(nightly_unless(False, *case) for case in [(160, False), (192, True), (224, True)])],
+)
+def test_products_and_adds_of_dq_end_with_the_head_dim(dim, deterministic):
+    """Two steps of each block: four pieces of dQ have 64 columns each, of which the fourth is not there up to 192."""
+    spec = of((256,), (64,), dim=dim, deterministic=deterministic, tuning=(("depth", dim),))
+    problem, out, reports = run(spec)
+    assert [(r.status, r.findings) for r in reports] == [FINISHED] * 3 and max(errors(problem, out).values()) <= 1
+    steps, pieces, backward = 4, 3 if dim <= 192 else 4, reports[1]
+    assert products_of(backward, f"m64n{dim}k16") and not products_of(backward, "m64n256k16")
+    added = sum(products_of(backward, f"cp.{form}async.bulk.global.shared::cta") for form in ("", "reduce."))
+    assert added == steps * pieces
 
 
 @pytest.mark.parametrize(

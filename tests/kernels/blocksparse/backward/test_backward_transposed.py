@@ -16,7 +16,7 @@ import torch
 pytest.importorskip("cutlass")
 pytest.importorskip("llvmlite")
 
-from backward_problems import Spec, errors, make
+from backward_problems import Spec, make
 from backward_problems import run as run_problem
 from blocksparse_runs import ptx_of
 from covering import covering, daily, nightly_unless
@@ -25,6 +25,7 @@ from transposed_specs import ORDERED_RUNS, SPECS
 
 from fuzz.devices.emulator import Emulator
 from kernels.blocksparse.backward.tiling import SHARED_MEMORY, choose_tiling
+from kernels.blocksparse.lists.from_mask import from_mask
 from kernels.blocksparse.lists.types import BlockSparse
 from kernels.blocksparse.spec.signature import ordered
 from kernels.blocksparse.spec.variant import MASKS
@@ -110,6 +111,7 @@ def test_gradients(name):
     assert (tiling.stages_dq == 2) == name.startswith(("two buffers of dQ", "head dim 72"))
     between = {"head dim 72, ordered": 96, "head dim 24, a soft cap, split": 32, "runs of tiles, head dim 96": 96}
     assert tiling.depth == between.get(name, 0)
+    assert bool(products_of(reports[1], f"m64n{tiling.depth}k16")) == (tiling.depth > 0)  # of dK and dV
     assert tiling.shared_bytes <= launch.shared <= min(tiling.shared_bytes + 1024, SHARED_MEMORY[90])
 
 
@@ -193,26 +195,63 @@ def in_order_of(spec: Spec, order: list[int]) -> BlockSparse:
     return replace(blocks, backward=lists, merged=False)
 
 
+def steps_of(spec: Spec, **options) -> tuple[int, int]:
+    """(tiles in runs, other tiles) that the backward kernel of a spec with runs computes: five tiles of a run are eight
+    steps of 80 queries, any other tile is two of 64, of as many products each."""
+    _, reports = checked(replace(spec, tuning=WITH_RUNS), **options)
+    wide, narrow = (products_of(reports[1], shape) for shape in ("m64n80k16", "m64n64k16"))
+    a_step = COUNTED * (spec.dim // 16 * 2 + 8)
+    assert wide % (8 * a_step) == narrow % (2 * a_step) == 0
+    return wide // (8 * a_step) * 5, narrow // (2 * a_step)
+
+
+COUNTED = 16  # how often `products_of` counts a product: twice in each of eight warps
+
+
 @pytest.mark.parametrize(
-    ("order", "runs"),
+    "order",
     [
-        ([0, 1, 2, 3, 4, 5, 6, 7, 8, 9], 2),
-        nightly_unless(False, [9, 8, 7, 6, 5, 4, 3, 2, 1, 0], 2),
-        nightly_unless(False, [5, 6, 7, 8, 9, 4, 3, 2, 1, 0], 2),
-        ([0, 9, 8, 7, 6, 5, 4, 3, 2, 1], 1),
-        nightly_unless(False, [0, 2, 3, 4, 5, 7, 6, 8, 9, 1], 0),
-        nightly_unless(False, [3, 2, 1, 0, 4, 5, 6, 7, 8, 9], 1),
+        nightly_unless(False, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        nightly_unless(False, [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]),
+        [0, 9, 2, 3, 1, 5, 4, 7, 8, 6],
     ],
     ids=str,
 )
-def test_runs_ascend_or_descend(order, runs):
-    """Five adjacent tiles take eight steps of 80 queries, any other tile two of 64, of as many products."""
-    spec = Spec((1280,), (256,), dim=128, tile_m=128, tuning=WITH_RUNS)
-    problem, out, reports = run(spec, blocks=in_order_of(spec, order))
-    assert [(r.status, r.findings) for r in reports] == [("finished", [])] * 3, "\n".join(map(str, reports))
-    assert max(errors(problem, out).values()) <= 1
-    wide, narrow = (products_of(reports[1], shape) for shape in ("m64n80k16", "m64n64k16"))
-    assert wide + narrow and wide * 2 * (10 - 5 * runs) == narrow * 8 * runs
+def test_five_tiles_are_a_run_wherever_they_lie(order):
+    spec = Spec((1280,), (256,), dim=128, tile_m=128)
+    assert steps_of(spec, blocks=in_order_of(spec, order)) == (20, 0)
+
+
+@pytest.mark.parametrize(
+    ("spec", "in_runs", "others"),
+    [
+        (Spec((384,), (128,), 2, 1, group_split=1), 5, 1),
+        (Spec((600,), (128,)), 0, 5),
+        nightly_unless(False, Spec((700,), (128,), 2, 1, group_split=1), 10, 2),
+        nightly_unless(False, Spec((768,), (100,)), 0, 6),
+        nightly_unless(False, Spec((700, 384), (128, 128), packed=True), 5, 4),
+    ],
+    ids=["of two heads", "the last tile is cut off", "before tiles that are", "keys are cut off", "of one sequence"],
+)
+def test_runs_have_whole_tiles_of_a_units_heads(spec, in_runs, others):
+    assert steps_of(replace(spec, dim=128, tile_m=128)) == (in_runs, others)
+
+
+@pytest.mark.parametrize("mask", daily(["bits", "causal", "documents"], ["bits"]))
+def test_masked_tiles_come_behind_the_runs_of_their_window(mask):
+    """Of a causal mask, also where it is given element by element, and of documents, whose rows have more blocks than a
+    window."""
+    lengths = (4500, 300) if mask == "documents" else (1400, 1400)
+    spec = Spec(lengths[:1], lengths[1:], dim=128, tile_m=128, mask="documents" if mask == "documents" else "causal")
+    kept = torch.ones(1, 1, *lengths, dtype=torch.bool).tril()
+    in_runs, others = steps_of(spec, blocks=from_mask(kept) if mask == "bits" else None)
+    assert in_runs and others and in_runs + others == entries_of(spec)
+
+
+def entries_of(spec: Spec) -> int:
+    """Blocks that the lists of a spec's backward pass name."""
+    lists = make(replace(spec, products="wgmma", tile_n=128)).blocks.backward
+    return int(lists.full.count.sum() + lists.partial.count.sum())
 
 
 @pytest.mark.parametrize(

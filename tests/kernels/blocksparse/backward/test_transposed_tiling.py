@@ -15,6 +15,7 @@ from kernels.blocksparse.compile.build import build
 from kernels.blocksparse.launch.backward import backward_variants
 from kernels.blocksparse.lists.bands import causal, window
 from kernels.blocksparse.lists.builder import dense
+from kernels.blocksparse.lists.from_mask import from_mask
 from kernels.blocksparse.lists.schedule import Schedule
 from kernels.blocksparse.spec.variant import MASKS
 
@@ -84,7 +85,7 @@ def test_ordered_adds_of_blocks_at_random_have_two_buffers_of_dq():
 
 
 def test_the_launcher_knows_full_masks():
-    """Their rows are alike. Blocks at random have the same variant but for the tuning, and are slower with that."""
+    """Their rows are alike: their tiles may be split, and ordered adds have runs."""
 
     def tuning(dim, deterministic, blocks, **more):
         q = torch.empty(1, 512, 2, dim, dtype=torch.bfloat16, device="meta")
@@ -100,6 +101,9 @@ def test_the_launcher_knows_full_masks():
         assert tuning(64, True, blocks, softcap=1.0) == tuning(64, False, blocks, softcap=1.0) == (("step_m", 64),)
     listed = replace(full, schedule=Schedule("ascending"))
     assert tuning(128, True, listed, keys=512) == tuning(64, True, listed, keys=512) == ()
+    for blocks in (listed, from_mask(torch.ones(1, 1, 512, 512, dtype=torch.bool).tril())):
+        assert tuning(128, False, blocks) == WITH_RUNS and tuning(128, False, blocks, softcap=1.0) == ()
+        assert tuning(128, True, blocks) == tuning(64, False, blocks) == ()
 
 
 def test_the_launcher_knows_narrow_windows():
