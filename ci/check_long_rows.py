@@ -79,7 +79,7 @@ def drawn(seed: int, number: int) -> Case:
         "deterministic": draw.choice((True, True, False)),
         "schedule": draw.choice((*SCHEDULES, "ascending", "descending")),
     }
-    dim = draw.choice((64, 128, 128, 104, 96, 72, 24, 160, 192))
+    dim = draw.choice((64, 128, 128, 128, 96, 72, 24, 192))
     if dim > TILE:
         variant["tile_n"] = TILE // 2
     problem = Problem(

@@ -52,6 +52,7 @@ L2_BYTES, UNEVEN_L2_BYTES = 8 << 20, 16 << 20
 WAVE_ROWS = 66 * 128  # queries of each head that are in flight at once, where two heads share the SMs
 NEED_TMA = ("cluster", "splits", "nested")  # entries of a tuning
 CLUSTER_DIMS = (128, 256)  # at which clusters of two CTAs were faster
+WAVES_DIM, WAVES_TILES = 96, 1024  # a head dim at which they were in launches of so many tiles, if none is split
 SPLIT_DIM = 96  # the largest head dim at which splitting the last tiles was faster
 MANY_TILES = 32  # of a head, of which an odd one costs little
 STRIDE_LIMIT = 1 << 40  # bytes of a tensor map's strides
@@ -197,7 +198,7 @@ def forward_variant(
     if products is None:
         products = forward_products(arch_of(q.device), blocks.tile_m) if q.device.type == "cuda" else "mma"
     if not tuning and shares_loads(q, blocks, products):
-        tuning = (("cluster", 2), ("splits", 1))
+        tuning = (("cluster", 2),) if padded_dim(q.shape[-1]) == WAVES_DIM else (("cluster", 2), ("splits", 1))
     elif not tuning and shares_nested_loads(q, blocks, products):
         tuning = (("cluster", 2), ("nested", 1))
     elif not tuning and splits_tiles(q, blocks, products):
@@ -217,10 +218,11 @@ def forward_variant(
 def shares_loads(q: Tensor, blocks: BlockSparse, products: str) -> bool:
     """True where two CTAs load K and V for each other: of a full mask, whose query tiles look at the same keys, and at
     head dims where that is faster (docs/performance/log.md). A last tile that has no other is then half of a pair."""
+    dim, tiles = padded_dim(q.shape[-1]), q.shape[0] * q.shape[-2] * blocks.m_blocks
     return (
         is_full(q, blocks, products)
         and blocks.tile_m == 128
-        and padded_dim(q.shape[-1]) in CLUSTER_DIMS
+        and (dim in CLUSTER_DIMS or (dim == WAVES_DIM and tiles >= WAVES_TILES))
         and (blocks.m_blocks % 2 == 0 or blocks.m_blocks >= MANY_TILES)
     )
 

@@ -87,8 +87,8 @@ def hopper_tuning(variant: Variant) -> HopperTuning:
         "tiles": 1 if large or narrow else 2,
         "ctas": most_ctas if narrow and not large else 1,
         "tma": 1,
-        "lead": 0 if narrow else 4,
-        "turns": int(not narrow and (variant.tile_m == WIDE or variant.dim_padded in (96, 128))),
+        "lead": 0 if narrow else 2 if variant.dim_padded == 96 else 4,
+        "turns": int(not narrow and (variant.tile_m == WIDE or variant.dim_padded == 128)),
         "rescale": int(variant.tile_m == WIDE),
         "held": int(variant.tile_m != WIDE),
     }
