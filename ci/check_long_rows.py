@@ -192,9 +192,9 @@ def _mask(draw: random.Random, length: int) -> tuple[Mask, str]:
     if kind == "window":
         return Window(draw.randint(300, 2400), draw.choice((0, 0, 200)), "top_left"), "band"
     if kind == "blocks":
-        cells, tiles = draw.choice(("FF.", "F.", "FFM.", "FM..")), -(-MOST // TILE)
+        cells, tiles = draw.choice(("FF.", "F.", "FFM.", "FM..")), -(-MOST // TILE)  # shares of each kind
         rows = tuple("".join(draw.choices(cells, k=tiles)) for _ in range(tiles))
-        return Blocks(TILE, TILE, rows, draw.randrange(1000)), "bits" if "M" in cells else "none"
+        return Blocks(TILE, TILE, rows, draw.randrange(1000)), "bits"
     bounds = sorted(draw.sample(range(1, length), draw.choice((1, 2))))
     return Documents(tuple(bounds)), "intervals"
 

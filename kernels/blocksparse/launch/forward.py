@@ -218,11 +218,11 @@ def forward_variant(
 def shares_loads(q: Tensor, blocks: BlockSparse, products: str) -> bool:
     """True where two CTAs load K and V for each other: of a full mask, whose query tiles look at the same keys, and at
     head dims where that is faster (docs/performance/log.md). A last tile that has no other is then half of a pair."""
-    dim, tiles = padded_dim(q.shape[-1]), q.shape[0] * q.shape[-2] * blocks.m_blocks
+    dim = padded_dim(q.shape[-1])
     return (
         is_full(q, blocks, products)
         and blocks.tile_m == 128
-        and (dim in CLUSTER_DIMS or (dim == WAVES_DIM and tiles >= WAVES_TILES))
+        and (dim in CLUSTER_DIMS or (dim == WAVES_DIM and tiles_of_queries(q, blocks, q.shape[0]) >= WAVES_TILES))
         and (blocks.m_blocks % 2 == 0 or blocks.m_blocks >= MANY_TILES)
     )
 
