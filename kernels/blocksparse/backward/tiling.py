@@ -169,6 +169,18 @@ class Tiling:
         return min(self.warps_s[1], self.warps_dkv[0] // 4 if self.wgmma else self.warps_dkv[0])
 
 
+def columns_of_dq(tiling: Tiling, group: int) -> int:
+    """Columns of dQ that a multiplying warpgroup computes, of its half of them, where each has a gradient: those that
+    the head dim has."""
+    half = tiling.dim // 2
+    return max(0, min(half, (tiling.depth or tiling.dim) - group * half))
+
+
+def pieces_of_dq(tiling: Tiling, group: int) -> int:
+    """Pieces of DQ_COLUMNS columns in which it hands them over."""
+    return -(-columns_of_dq(tiling, group) // DQ_COLUMNS)
+
+
 @lru_cache
 def choose_tiling(variant: Variant, arch: str) -> Tiling:
     """The tiling of a backward or postprocess variant on an arch such as "sm_90a".

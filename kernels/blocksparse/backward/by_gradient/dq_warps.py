@@ -23,10 +23,10 @@ import cutlass
 from cutlass import Boolean, Int32, cute
 
 from kernels.blocksparse.backward import dq_accumulator, mainloop_mma
-from kernels.blocksparse.backward.by_gradient.mainloop import PIECES, WARPS, full_in_turn, pieces_of_dq
+from kernels.blocksparse.backward.by_gradient.mainloop import PIECES, WARPS, full_in_turn
 from kernels.blocksparse.backward.mainloop_mma import add_run, is_open, target_of, wait
 from kernels.blocksparse.backward.tile_iterator import Block, block_at
-from kernels.blocksparse.backward.tiling import DQ_COLUMNS
+from kernels.blocksparse.backward.tiling import DQ_COLUMNS, pieces_of_dq
 from kernels.blocksparse.backward.transposed import turns
 from kernels.blocksparse.backward.transposed.turns import GROUPS, DqBarrier
 

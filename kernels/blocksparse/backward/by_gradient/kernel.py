@@ -22,13 +22,12 @@ from kernels.blocksparse.backward.by_gradient.dq_warps import add_dq
 from kernels.blocksparse.backward.by_gradient.mainloop import (
     GROUP_OF_DK,
     GROUP_OF_DV,
-    columns_of_dq,
     loop_of_dk,
     loop_of_dv,
 )
 from kernels.blocksparse.backward.mainloop_mma import Work
 from kernels.blocksparse.backward.mma import accumulator, staged_layout
-from kernels.blocksparse.backward.tiling import DQ_COLUMNS, ENTRY_STAGES
+from kernels.blocksparse.backward.tiling import DQ_COLUMNS, ENTRY_STAGES, columns_of_dq
 from kernels.blocksparse.backward.transposed import turns
 from kernels.blocksparse.backward.transposed.dkdv_kernel import ALL_WARPS, KeyGradients
 from kernels.blocksparse.backward.transposed.query_words import LaneQueries

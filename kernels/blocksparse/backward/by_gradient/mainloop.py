@@ -31,7 +31,7 @@ from cutlass import Float32, Int32, Uint32, cute
 from kernels.blocksparse.backward import dq_accumulator, masking
 from kernels.blocksparse.backward.gemms import share_rounded
 from kernels.blocksparse.backward.mma import accumulator
-from kernels.blocksparse.backward.tiling import DQ_COLUMNS, THREADS
+from kernels.blocksparse.backward.tiling import DQ_COLUMNS, THREADS, pieces_of_dq
 from kernels.blocksparse.backward.transposed import turns
 from kernels.blocksparse.backward.transposed.mainloop import rounded, scores_to_probabilities, subtract_delta
 from kernels.blocksparse.backward.transposed.mainloop_dkdv import words_of_step
@@ -56,17 +56,6 @@ class Barrier(IntEnum):
     DS = 7
     OWN_DS = 8
     FULL_IN_TURN = 9
-
-
-def columns_of_dq(tiling, group: int) -> int:
-    """Columns of dQ that a multiplying warpgroup computes, of its half of them: those that the head dim has."""
-    half = tiling.dim // GROUPS
-    return max(0, min(half, (tiling.depth or tiling.dim) - group * half))
-
-
-def pieces_of_dq(tiling, group: int) -> int:
-    """Pieces of dQ that a multiplying warpgroup hands over in a step."""
-    return -(-columns_of_dq(tiling, group) // DQ_COLUMNS)
 
 
 @cute.jit
