@@ -293,8 +293,8 @@ def _with_orders(chosen: Config) -> Case:
 
 
 def _with_turned_rows(chosen: Config) -> Case:
-    """A case of two heads in one unit whose rows begin with their third block (turned.py): the last two tiles of a head
-    and the next one's first three are adjacent, and no run."""
+    """A case of two heads in one unit whose rows begin with their third block (turned.py): five tiles of each head are a
+    run, of which the fourth is not behind the third one."""
     case = _of_few_keys(chosen, (6 * chosen.tile_m - 5,), Full(), heads=2, keys=2 * chosen.tile_n)
     return with_fields(case, variant=case.variant | {"schedule": TURNED})
 
