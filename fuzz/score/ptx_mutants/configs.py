@@ -256,7 +256,7 @@ def size(chosen: Config, problem: AnyProblem) -> int:
 def made(chosen: Config) -> list[Case]:
     """Cases for kernels by wgmma of problems that no session without a GPU draws, or few."""
     if chosen.splits:
-        return [_with_windows(chosen), _with_low_scores(chosen)]
+        return [_with_windows(chosen), _with_low_scores(chosen), _with_turned_rows(chosen, tiles=3, heads=5)]
     if chosen.full:
         return [
             _with_windows(chosen, keys=2 * chosen.tile_n),
@@ -292,10 +292,10 @@ def _with_orders(chosen: Config) -> Case:
     return with_fields(case, problem=with_fields(case.problem, mask=Causal("bottom_right"), heads_kv=2))
 
 
-def _with_turned_rows(chosen: Config) -> Case:
-    """A case of two heads in one unit whose rows begin with their third block (turned.py): five tiles of each head are a
-    run, of which the fourth is not behind the third one."""
-    case = _of_few_keys(chosen, (6 * chosen.tile_m - 5,), Full(), heads=2, keys=2 * chosen.tile_n)
+def _with_turned_rows(chosen: Config, tiles: float = 6 - 5 / 128, heads: int = 2) -> Case:
+    """A case of heads in one unit whose rows begin with their third block (turned.py): runs have tiles that are not
+    adjacent, of one head where it has five whole tiles, else of several."""
+    case = _of_few_keys(chosen, (int(tiles * chosen.tile_m),), Full(), heads=heads, keys=2 * chosen.tile_n)
     return with_fields(case, variant=case.variant | {"schedule": TURNED})
 
 
