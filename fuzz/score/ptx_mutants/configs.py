@@ -256,11 +256,12 @@ def size(chosen: Config, problem: AnyProblem) -> int:
 def made(chosen: Config) -> list[Case]:
     """Cases for kernels by wgmma of problems that no session without a GPU draws, or few."""
     if chosen.splits:
-        return [_with_windows(chosen), _with_low_scores(chosen), _with_turned_rows(chosen, tiles=3, heads=5)]
+        return [_with_windows(chosen), _with_low_scores(chosen)]
     if chosen.full:
         return [
             _with_windows(chosen, keys=2 * chosen.tile_n),
             _with_turned_rows(chosen),
+            _with_turned_rows(chosen, tiles=4, heads=5),
             *(_with_runs(chosen, seed) for seed in _ORDERS),
         ]
     if chosen.nested:
