@@ -23,7 +23,7 @@ def test_every_case_has_runs_of_tiles_and_is_accepted():
     target = load("blocksparse", device="cuda")
     assert all(refusal(target, case) is None for case in CASES)
     assert all(min(case.problem.lengths_q) >= 5 * check_long_rows.TILE for case in CASES)
-    assert {case.variant["mask"] for case in CASES} == {"none", "band", "intervals"}
+    assert {case.variant["mask"] for case in CASES} == {"none", "band", "intervals", "bits"}
     assert {case.variant["deterministic"] for case in CASES} == {False, True}
     assert CASES[7] == check_long_rows.drawn(1, 7) != check_long_rows.drawn(2, 7)
 
