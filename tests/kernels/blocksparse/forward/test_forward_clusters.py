@@ -34,6 +34,14 @@ def test_full_masks_have_clusters_where_they_are_faster():
     assert "cluster" not in tuning_of(2048, products="mma")
 
 
+def test_at_head_dim_96_launches_of_many_tiles_have_clusters_without_split_tiles():
+    lists = dense(8192, 8192)
+    for batch, heads, dim, clustered in ((1, 16, 96, True), (2, 8, 72, True), (1, 15, 96, False), (2, 16, 64, False)):
+        q = torch.empty(batch, 8192, heads, dim, dtype=torch.bfloat16, device="meta")
+        tuning = launch.forward_variant(q, lists, products="wgmma").tuning
+        assert tuning == ((("cluster", 2),) if clustered else (("splits", 1),)), (batch, heads, dim)
+
+
 def test_other_masks_and_sequences_of_unequal_lengths_have_none():
     assert "cluster" not in tuning_of(2048, blocks=band(2048, 2048, left=None, right=0))
     assert tuning_of(2048, blocks=dense(2048, 2048, schedule=ASCENDING))["cluster"] == 2
@@ -64,6 +72,7 @@ def test_loads_go_to_both_ctas_and_arrivals_need_no_fence_of_the_gpu():
         nightly_unless(HOPPER, 100, 600, 2, {}),  # no second tile at all
         nightly_unless(HOPPER, 700, 129, 4, {"dim": 120, "view": True}),
         nightly_unless(HOPPER, 300, 200, 2, {"dim": 256}),
+        nightly_unless(HOPPER, 500, 300, 2, {"dim": 72}),
         nightly_unless(HOPPER, 520, 256, 2, {"dim": 64, "tile_m": 192}),
     ],
 )
