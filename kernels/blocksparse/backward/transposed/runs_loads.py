@@ -26,7 +26,7 @@ from kernels.blocksparse.common.buffers import stage_of
 from kernels.blocksparse.common.bulk import load_rows, load_run, load_whole
 
 RUN_STEPS = RUN_TILES * 128 // RUN_STEP
-# Queries of the first tile, in steps that have queries of two; so many has the second one in another step
+# Of the steps that lie in two tiles, how many queries are of the first tile. 80 less each are the same four numbers
 PARTS = tuple(here for part in range(RUN_STEPS) if (here := 128 - part * RUN_STEP % 128) < RUN_STEP)
 SWIZZLED = 64  # columns of a tile that lie together, row after row: wgmma's 128 bytes
 

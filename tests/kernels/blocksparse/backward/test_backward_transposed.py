@@ -239,8 +239,7 @@ def test_runs_have_whole_tiles_of_a_units_heads(spec, in_runs, others):
 
 @pytest.mark.parametrize("mask", daily(["bits", "causal", "documents"], ["bits"]))
 def test_masked_tiles_come_behind_the_runs_of_their_window(mask):
-    """Of a causal mask, also where it is given element by element, and of documents, whose rows have more blocks than a
-    window."""
+    """Masks are causal, as a band and as packed bits, and documents, whose rows have more blocks than a window."""
     lengths = (4500, 300) if mask == "documents" else (1400, 1400)
     spec = Spec(lengths[:1], lengths[1:], dim=128, tile_m=128, mask="documents" if mask == "documents" else "causal")
     kept = torch.ones(1, 1, *lengths, dtype=torch.bool).tril()
