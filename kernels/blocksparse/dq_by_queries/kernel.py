@@ -255,8 +255,8 @@ class DQByQueries:
         sQ, sdO = (sX[None, None, count % self.tuning.tiles] for sX in (common.sQ, common.sdO))
         mma_s, mma_dq = wgmma.scores_mma(self.dtype, tile_m, STEP), wgmma.values_mma(self.dtype, tile_m, dim)
         slice_s, slice_dq = mma_s.get_slice(group * WARPGROUP), mma_dq.get_slice(group * WARPGROUP)
-        acc_s, acc_dp = (wgmma.accumulator(mma_s, (tile_m, STEP)) for _ in range(2))
-        acc_dq = wgmma.accumulator(mma_dq, (tile_m, dim))
+        acc_s, acc_dp = (wgmma.accumulator(STEP) for _ in range(2))
+        acc_dq = wgmma.accumulator(dim)
         acc_dq.fill(0.0)
         mask_rows = wgmma.AccumulatorRows(mma_s, thread, (tile_m, STEP))
         at = dq_accumulator.tile_number(rows.tiles, tile.batch, tile.head, tile.queries.begin, tile_m) + tile.m_block

@@ -67,7 +67,7 @@ def issue_scores(w, s: Int32) -> tuple[Int32, Int32]:
     wait_full(w.buffers_k, w.before + s)
     key, slot = w.sPlace[0, stage], w.sPlace[1, stage]
     warpgroup.fence()
-    wgmma.multiply(w.mma_s, w.acc_s, w.fragment_q, w.fragment_k[None, None, None, stage], False)
+    wgmma.multiply(w.mma_s.op, w.acc_s, w.fragment_q, w.fragment_k[None, None, None, stage], False)
     return key, slot
 
 
@@ -76,7 +76,7 @@ def issue_dp(w, s: Int32) -> None:
     """Start dP = dO Vᵀ of a step. The caller has fenced."""
     wait_full(w.buffers_v, w.before + s)
     stage = (w.before + s) % w.buffers_v.stages
-    wgmma.multiply(w.mma_s, w.acc_dp, w.fragment_do, w.fragment_v[None, None, None, stage], False)
+    wgmma.multiply(w.mma_s.op, w.acc_dp, w.fragment_do, w.fragment_v[None, None, None, stage], False)
 
 
 @cute.jit
@@ -84,7 +84,7 @@ def issue_dq(w, rounded: cute.Tensor, s: Int32) -> None:
     """Start dQ += dS K of a step. The caller has fenced since dS and dQ were written."""
     stage = (w.before + s) % w.buffers_k.stages
     operand_ds = layouts.as_operand_a(rounded)
-    wgmma.multiply(w.mma_dq, w.acc_dq, operand_ds, w.fragment_k_transposed[None, None, None, stage], True)
+    wgmma.multiply(w.mma_dq.op, w.acc_dq, operand_ds, w.fragment_k_transposed[None, None, None, stage], True)
 
 
 @cute.jit

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernels.blocksparse.launch.forward import Sequences
 from kernels.blocksparse.lists.types import OPEN, Band, Bits, BlockMask, BlockSparse
-from kernels.blocksparse.spec.variant import padded_dim
+from kernels.blocksparse.spec.variant import depth_of
 
 Tuning = tuple[tuple[str, int], ...]
 
@@ -24,8 +24,8 @@ def backward_tuning(
     """The tuning of a kernel by wgmma. padded: its head dim, `backward_dim` of the problem's, `dim`; ordered: adds to
     dQ are; keys: as `keys_of` says."""
     found = tuning_of_loop(blocks, padded, softcap, ordered, keys)
-    exact = padded_dim(dim)
-    return found if exact == padded else tuple(sorted((*found, ("depth", exact))))
+    depth = depth_of(dim, padded)
+    return tuple(sorted((*found, ("depth", depth)))) if depth else found
 
 
 def tuning_of_loop(blocks: BlockSparse, padded: int, softcap: bool, ordered: bool, keys: int | None) -> Tuning:

@@ -39,6 +39,7 @@ from kernels.blocksparse.spec.variant import (
     NO_INJECTION,
     Injection,
     Variant,
+    depth_of,
     forward_products,
     padded_dim,
 )
@@ -197,12 +198,9 @@ def forward_variant(
     blocks = forward_lists(q, blocks, products)
     if products is None:
         products = forward_products(arch_of(q.device), blocks.tile_m) if q.device.type == "cuda" else "mma"
-    if not tuning and shares_loads(q, blocks, products):
-        tuning = (("cluster", 2),) if padded_dim(q.shape[-1]) == WAVES_DIM else (("cluster", 2), ("splits", 1))
-    elif not tuning and shares_nested_loads(q, blocks, products):
-        tuning = (("cluster", 2), ("nested", 1))
-    elif not tuning and splits_tiles(q, blocks, products):
-        tuning = (("splits", 1),)
+    if products == "wgmma" and not tuning:
+        depth = depth_of(q.shape[-1], padded_dim(q.shape[-1]))
+        tuning = tuple(sorted({**ways_of_tiles(q, blocks), **({"depth": depth} if depth else {})}.items()))
     return _forward_variant(
         str(q.dtype).removeprefix("torch."),
         q.shape[-1],
@@ -215,24 +213,34 @@ def forward_variant(
     )
 
 
-def shares_loads(q: Tensor, blocks: BlockSparse, products: str) -> bool:
+def ways_of_tiles(q: Tensor, blocks: BlockSparse) -> dict[str, int]:
+    """Entries of the tuning of Hopper's kernel: how CTAs share tiles, or their K and V."""
+    dim = padded_dim(q.shape[-1])
+    if shares_loads(q, blocks):
+        return {"cluster": 2} if dim == WAVES_DIM else {"cluster": 2, "splits": 1}
+    if shares_nested_loads(q, blocks):
+        return {"cluster": 2, "nested": 1}
+    return {"splits": 1} if splits_tiles(q, blocks) else {}
+
+
+def shares_loads(q: Tensor, blocks: BlockSparse) -> bool:
     """True where two CTAs load K and V for each other: of a full mask, whose query tiles look at the same keys, and at
     head dims where that is faster (docs/performance/log.md). A last tile that has no other is then half of a pair."""
     dim = padded_dim(q.shape[-1])
     return (
-        is_full(q, blocks, products)
+        is_full(q, blocks)
         and blocks.tile_m == 128
         and (dim in CLUSTER_DIMS or (dim == WAVES_DIM and tiles_of_queries(q, blocks, q.shape[0]) >= WAVES_TILES))
         and (blocks.m_blocks % 2 == 0 or blocks.m_blocks >= MANY_TILES)
     )
 
 
-def shares_nested_loads(q: Tensor, blocks: BlockSparse, products: str) -> bool:
+def shares_nested_loads(q: Tensor, blocks: BlockSparse) -> bool:
     """True where two CTAs load K and V for each other whose rows are nested: where the lists say so, of padded
     sequences that have one list."""
     lists = blocks.forward
     return (
-        (products, q.dim(), blocks.tile_m) == ("wgmma", 4, 128)
+        (q.dim(), blocks.tile_m) == (4, 128)
         and isinstance(blocks.mask, Band)
         and lists.nested
         and lists.full.count.shape[0] == 1
@@ -240,16 +248,16 @@ def shares_nested_loads(q: Tensor, blocks: BlockSparse, products: str) -> bool:
     )
 
 
-def splits_tiles(q: Tensor, blocks: BlockSparse, products: str) -> bool:
+def splits_tiles(q: Tensor, blocks: BlockSparse) -> bool:
     """True where tiles of single CTAs may be split, NOTE [split tiles] of common/split_tiles.py: of a full mask, up to
     the head dim up to which that is faster (docs/performance/log.md). Those of clusters always may be."""
-    return is_full(q, blocks, products) and blocks.tile_m > ROWS and padded_dim(q.shape[-1]) <= SPLIT_DIM
+    return is_full(q, blocks) and blocks.tile_m > ROWS and padded_dim(q.shape[-1]) <= SPLIT_DIM
 
 
-def is_full(q: Tensor, blocks: BlockSparse, products: str) -> bool:
+def is_full(q: Tensor, blocks: BlockSparse) -> bool:
     """True for a full mask of equally long sequences on Hopper: all tiles of queries take as long."""
     lists = blocks.forward
-    return (products, blocks.mask, q.dim()) == ("wgmma", None, 4) and lists.alike and lists.full.count.shape[0] == 1
+    return (blocks.mask, q.dim()) == (None, 4) and lists.alike and lists.full.count.shape[0] == 1
 
 
 @lru_cache(1024)

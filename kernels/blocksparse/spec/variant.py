@@ -213,6 +213,13 @@ def padded_dim(dim: int) -> int:
     return next(padded for padded in PADDED_DIMS if padded >= dim)
 
 
+def depth_of(dim: int, padded: int) -> int:
+    """Columns that products of `dim` by wgmma need of a kernel's padded head dim, in multiples of an instruction's
+    depth; 0: all."""
+    depth = -(-dim // 16) * 16
+    return depth if depth < padded else 0
+
+
 def backward_dim(products: str, tile_m: int, tile_n: int, dim: int) -> int:
     """The padded head dim of the backward kernels for these products and tiles. By wgmma it is that of the next larger
     kernel where there is none of `padded_dim`, but not the double of it and more for tiles of 64 keys: mma is faster

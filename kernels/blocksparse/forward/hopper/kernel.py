@@ -385,7 +385,8 @@ class HopperForward(Forward):
         mma_s = products.scores_mma(self.dtype, tile_m, step)
         mma_o = products.values_mma(self.dtype, tile_m, dim_padded)
         slice_s, slice_o = mma_s.get_slice(group * WARPGROUP), mma_o.get_slice(group * WARPGROUP)
-        acc_o = products.accumulator(mma_o, (tile_m, dim_padded))
+        columns = self.tuning.depth or dim_padded
+        acc_o = products.accumulator(columns)
         acc_o.fill(0.0)
         mask_rows = products.AccumulatorRows(mma_s, thread, (tile_m, step))
         row_ref, row_sum, corrections = (cute.make_rmem_tensor(mask_rows.rows, Float32) for _ in range(3))
@@ -417,7 +418,7 @@ class HopperForward(Forward):
                 rows_left=rows_left,
                 band_offset=band_offset,
                 mma_s=mma_s,
-                mma_o=mma_o,
+                operation_o=products.values_operation(self.dtype, columns),
                 fragment_q=slice_s.make_fragment_A(slice_s.partition_A(sQ)),
                 fragment_k=slice_s.make_fragment_B(slice_s.partition_B(common.sK)),
                 fragment_v=slice_o.make_fragment_B(slice_o.partition_B(products.transposed(common.sV))),
@@ -426,7 +427,7 @@ class HopperForward(Forward):
                 next_turn=self.turn_of((group + 1) % self.tuning.warpgroups(variant)),
                 buffers_k=common.buffers_k,
                 buffers_v=common.buffers_v,
-                acc_s=products.accumulator(mma_s, (tile_m, step)),
+                acc_s=products.accumulator(step),
                 acc_o=acc_o,
                 row_ref=row_ref,
                 row_sum=row_sum,
@@ -460,8 +461,7 @@ class HopperForward(Forward):
         """Normalise a warpgroup's rows and write them through the shared memory of its Q, and their log-sum-exp."""
         acc_o, row_ref, row_sum, mask_rows, mma_o, rows_left, to_log2, o, lse_row = result
         self.normalise(thread, mask_rows, layouts.rows_columns(acc_o), row_ref, row_sum, to_log2, lse_row, rows_left)
-        values = cute.make_rmem_tensor_like(acc_o, self.dtype)
-        values.store(acc_o.load().to(self.dtype))
+        values = products.rounded(acc_o, self.dtype, self.variant.dim_padded)
         to_shared = cute.make_tiled_copy_C(
             cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), self.dtype), mma_o
         )

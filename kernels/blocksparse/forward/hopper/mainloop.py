@@ -132,14 +132,15 @@ def place_of_stage(w, stage: Stage) -> tuple[Int32, Int32]:
 def issue_scores(w, stage: Stage) -> None:
     """Start Q · Kᵀ of a step."""
     warpgroup.fence()
-    wgmma.multiply(w.mma_s, w.acc_s, w.fragment_q, w.fragment_k[None, None, None, stage.index], False)
+    fragment_k, depth = w.fragment_k[None, None, None, stage.index], w.tuning.depth
+    wgmma.multiply(w.mma_s.op, w.acc_s, w.fragment_q, fragment_k, False, depth=depth)
 
 
 def issue_values(w, rounded: cute.Tensor, stage: Stage, halfway: Callable[[], None] | None = None) -> None:
     """Start O += P · V of a step. halfway: as `wgmma.multiply` takes it. The caller has fenced since P and O were
     written."""
     operand_p = layouts.as_operand_a(rounded)
-    wgmma.multiply(w.mma_o, w.acc_o, operand_p, w.fragment_v[None, None, None, stage.index], True, halfway)
+    wgmma.multiply(w.operation_o, w.acc_o, operand_p, w.fragment_v[None, None, None, stage.index], True, halfway)
 
 
 @cute.jit

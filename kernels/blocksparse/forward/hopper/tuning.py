@@ -45,6 +45,8 @@ class HopperTuning:
     cluster     CTAs that load K and V for each other, 1 or 2: NOTE [tiles of a cluster] of tile_scheduler.py
     splits      1: tiles may be split, NOTE [split tiles] of common/split_tiles.py
     nested      1: rows of a cluster are nested, not alike, NOTE [nested rows] of tile_scheduler.py
+    depth       columns of Q and K that scores are products over, and of V and O that products have, as those behind
+                are zeros: a multiple of 16 and at least the head dim; 0: all
     """
 
     step: int
@@ -61,6 +63,7 @@ class HopperTuning:
     cluster: int = 1
     splits: int = 0
     nested: int = 0
+    depth: int = 0
 
     def warpgroups(self, variant: Variant) -> int:
         """Those that multiply; one more loads."""
@@ -116,6 +119,8 @@ def hopper_tuning(variant: Variant) -> HopperTuning:
         raise ValueError(f"variant.tuning {tuning}: nested must be 0 or, in clusters without splits, 1")
     if tuning.nested and variant.mask != "band":
         raise ValueError(f"variant.tuning {tuning}: nested is for bands, not for {variant.mask}")
+    if tuning.depth % 16 or not 0 <= tuning.depth <= variant.dim_padded:
+        raise ValueError(f"variant.tuning {tuning}: depth must be a multiple of 16, up to {variant.dim_padded}")
     stages = range(1, 5 if tuning.tma else 3)
     if variant.tile_n % tuning.step or tuning.step % 32 or tuning.stages not in stages or tuning.tiles not in (1, 2):
         raise ValueError(f"variant.tuning {tuning} does not fit tiles {variant.tile_m} × {variant.tile_n}")

@@ -19,6 +19,7 @@ from kernels.blocksparse.common.layouts import chunk_columns
 from kernels.blocksparse.common.mask_words import MaskRows
 from kernels.blocksparse.forward.hopper.tuning import ROWS
 
+DEPTH = 16  # of an instruction
 _K, _MN = OperandMajorMode.K, OperandMajorMode.MN
 _SHARED, _REGISTERS = warpgroup.OperandSource.SMEM, warpgroup.OperandSource.RMEM
 
@@ -51,15 +52,31 @@ def values_mma(dtype: type, tile_m: int, dim: int) -> cute.TiledMma:
 
 
 def _tiled(dtype: type, tile_m: int, columns: int, b_major: OperandMajorMode, a_source) -> cute.TiledMma:
-    operation = warpgroup.MmaF16BF16Op(dtype, Float32, (ROWS, columns, 16), a_source, _K, b_major)
+    operation = _operation(dtype, columns, b_major, a_source)
     return cute.make_tiled_mma(cute.make_mma_atom(operation), (tile_m // ROWS, 1, 1))
 
 
-def accumulator(mma: cute.TiledMma, tile: tuple[int, int]) -> cute.Tensor:
+def _operation(dtype: type, columns: int, b_major: OperandMajorMode, a_source) -> warpgroup.MmaF16BF16Op:
+    return warpgroup.MmaF16BF16Op(dtype, Float32, (ROWS, columns, DEPTH), a_source, _K, b_major)
+
+
+def values_operation(dtype: type, columns: int) -> warpgroup.MmaF16BF16Op:
+    """The instruction of `values_mma` that computes so many of its columns: B is a part of the operand then."""
+    return _operation(dtype, columns, _MN, _REGISTERS)
+
+
+def accumulator(columns: int) -> cute.Tensor:
     """An fp32 accumulator of this thread: ((2, 2), 1, columns / 8), as the layout views of mma.sync's have it."""
-    (column, row, atoms), m, n = mma.get_slice(0).partition_shape_C(tile)
-    assert (m, n) == (1, 1)
-    return cute.make_rmem_tensor(cute.make_layout(((column, row), 1, atoms)), Float32)
+    return cute.make_rmem_tensor(cute.make_layout(((2, 2), 1, columns // 8)), Float32)
+
+
+@cute.jit
+def rounded(acc: cute.Tensor, dtype: cutlass.Constexpr, columns: cutlass.Constexpr) -> cute.Tensor:
+    """An accumulator in 16 bits, with zeros in the columns that it lacks of so many."""
+    values = cute.make_rmem_tensor(cute.make_layout(((2, 2), 1, columns // 8)), dtype)
+    values.fill(dtype(0.0))
+    cute.make_tensor(values.iterator, acc.layout).store(acc.load().to(dtype))
+    return values
 
 
 def as_accumulator(acc: cute.Tensor) -> cute.Tensor:
@@ -69,17 +86,19 @@ def as_accumulator(acc: cute.Tensor) -> cute.Tensor:
 
 
 def multiply(
-    mma: cute.TiledMma,
+    operation: warpgroup.MmaF16BF16Op,
     acc: cute.Tensor,
     a: cute.Tensor,
     b: cute.Tensor,
     add: bool,
     halfway: Callable[[], None] | None = None,
+    depth: int = 0,
 ) -> None:
     """Issue acc (+)= A · Bᵀ as one group. a, b: fragments (…, rows or columns, k); halfway: what is done when half of
-    it has been issued. The caller has fenced."""
-    atom, target = cute.make_mma_atom(mma.op), as_accumulator(acc)
-    steps = cute.size(a, mode=[2])
+    it has been issued; depth: the product is over the first `depth` of k, as the others are zeros; 0: all. The caller
+    has fenced."""
+    atom, target = cute.make_mma_atom(operation), as_accumulator(acc)
+    steps = depth // DEPTH or cute.size(a, mode=[2])
     for k in range(steps):
         if halfway is not None and k == steps // 2:
             halfway()
