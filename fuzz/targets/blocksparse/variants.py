@@ -5,7 +5,8 @@ with them, laid out so that every pair of choices occurs up to head dim 128; the
 have is drawn twice as often where it can be, or half as often again where bits are deterministic. Larger dims have one
 kernel each: tiles of 64 keys and bits. Where every key is seen, dims 64, 128 and 256 have one more, for lists of full
 blocks alone; causal masks of two tiles of queries or more have one more in float16 at head dim 128, for pairs of them.
-Wide tiles, which only forward kernels have, cost one more of these kernels: the backward pass is that of another
+Head dims whose products have fewer columns than the tiles (`depth_of`) have kernels of their own, one for each choice
+of dtype and softcap. Wide tiles, which only forward kernels have, cost one more of these kernels: the backward pass is that of another
 choice. What costs no compile (layout of the lists, schedule; on the emulator the number of resident CTAs and the order
 of warps; keys in two calls) varies freely.
 """
@@ -18,7 +19,14 @@ from typing import Any
 from fuzz.core.kernel_choice import KernelChoice
 from fuzz.targets.blocksparse import nested, two_calls
 from fuzz.targets.blocksparse.block_lists import HALVED, LISTS, MASKS_OF, SCHEDULES, expressible
-from kernels.blocksparse.spec.variant import LARGE_TILES, LARGEST_DIM, PADDED_DIMS, backward_products, padded_dim
+from kernels.blocksparse.spec.variant import (
+    LARGE_TILES,
+    LARGEST_DIM,
+    PADDED_DIMS,
+    backward_products,
+    depth_of,
+    padded_dim,
+)
 from oracles.masks import Causal, Full
 from oracles.problem import AnyProblem, Dtype, Problem
 
@@ -98,10 +106,13 @@ def variants_for(problem: AnyProblem, *, emulated: bool, on_gpu: bool = False) -
     first, *special = _with_products(problem, emulated)
     ordered = bool(special) and problem.backward and first["deterministic"]
     kernels = [first] * 2 + special * 3 if ordered else [first] + special * 2
-    kernels += _with_full_lists(problem, emulated) * (MANY if has_pairs_of_tiles(problem) else 2)
-    kernels += _with_nested_rows(problem, emulated) * 2
+    if depth_of(problem.dim, padded_dim(problem.dim)):
+        kernels = [first]
+    else:
+        kernels += _with_full_lists(problem, emulated) * (MANY if has_pairs_of_tiles(problem) else 2)
+        kernels += _with_nested_rows(problem, emulated) * 2
+        kernels += wide_kernels(problem, "wgmma", named=emulated)
     kernels += [] if on_gpu else _on_blackwell(problem)
-    kernels += wide_kernels(problem, "wgmma", named=emulated)
     kernels += [] if on_gpu else wide_kernels(problem, "tcgen05")
     found = [kernel | choice for kernel in kernels for choice in free_choices(problem, kernel, emulated)]
     may_split = [one for one in found[::SPLIT_SHARE] if not one.get("nested")]
@@ -111,8 +122,8 @@ def variants_for(problem: AnyProblem, *, emulated: bool, on_gpu: bool = False) -
 
 
 def free_choices(problem: AnyProblem, kernel: dict[str, Any], emulated: bool) -> list[dict[str, Any]]:
-    """What costs no compile. Half of the ordered adds of three KV tiles or more come in a shuffled order: two tiles
-    have no order that the other schedules do not have too. Above head dim 128 a user's lists may be over 128 keys.
+    """What costs no compile. Two fifths of the ordered adds of three KV tiles or more come in a shuffled order: two
+    tiles have no order that the other schedules do not have too. Above head dim 128 a user's lists may be over 128 keys.
 
     Half of the emulated ones have the PTX's products fused into their sums, as its compiler may (`contraction`).
     """

@@ -30,6 +30,7 @@ from kernels.blocksparse.launch.forward import (
     Sequences,
     Values,
     broadcast_strides,
+    check_depth,
     fits,
     for_operands,
     launch_order,
@@ -374,8 +375,7 @@ def backward_launches(
     pre, *of_dq, main, post = backward_variants(
         q, blocks, softcap, deterministic, tuning, products, float32, separate_dq, keys
     )
-    if dict(main.tuning).get("depth", q.shape[-1]) < q.shape[-1]:
-        raise ValueError(f"tuning: depth needs at least the head dim, {q.shape[-1]}, got {dict(main.tuning)['depth']}")
+    check_depth(main, q.shape[-1])
     if main.deterministic and ("runs", 1) in main.tuning and not has_ordered_runs(blocks, keys):
         raise ValueError(
             f"tuning: with ordered adds runs need a full mask of padded sequences of {blocks.tile_n} keys or a multiple"

@@ -52,8 +52,10 @@ _KINDS = {Bits: "bits", Intervals: "intervals", Band: "band", type(None): "none"
 L2_BYTES, UNEVEN_L2_BYTES = 8 << 20, 16 << 20
 WAVE_ROWS = 66 * 128  # queries of each head that are in flight at once, where two heads share the SMs
 NEED_TMA = ("cluster", "splits", "nested")  # entries of a tuning
-CLUSTER_DIMS = (128, 256)  # at which clusters of two CTAs were faster
+CLUSTER_DIMS = (128, 160, 256)  # at which clusters of two CTAs were faster
 WAVES_DIM, WAVES_TILES = 96, 1024  # a head dim at which they were in launches of so many tiles, if none is split
+# What clusters of a full mask have else at a head dim; at others, their tiles may be split
+WITH_CLUSTERS: dict[int, dict[str, int]] = {WAVES_DIM: {}, 160: {"splits": 1, "turns": 0}}
 SPLIT_DIM = 96  # the largest head dim at which splitting the last tiles was faster
 MANY_TILES = 32  # of a head, of which an odd one costs little
 STRIDE_LIMIT = 1 << 40  # bytes of a tensor map's strides
@@ -128,10 +130,12 @@ def forward(
     products of the variant; None: those that `forward_variant` takes for q's device
     resident CTAs of a persistent kernel; None: `resident_ctas`. As many as there are tiles: each has one
     Rows past a sequence's end are not written. Raises ValueError for operands that do not fit (`fits`), for a scale or
-    softcap that is not positive and finite, and for too many tiles for one launch; checks nothing else.
+    softcap that is not positive and finite, for a depth that is less than the head dim, and for too many tiles for one
+    launch; checks nothing else.
     """
     blocks = forward_lists(q, blocks, products)
     variant = for_operands(forward_variant(q, blocks, softcap, tuning, products), q, k, v, o)
+    check_depth(variant, q.shape[-1])
     resident = resident_ctas(variant, q) if resident is None else resident
     cluster = cluster_size(variant)
     split, tile_counter = None, None
@@ -152,6 +156,13 @@ def forward(
     )
     if values:
         launch(host.kernel(variant, values), q.device, host.changed(variant, values), injection)
+
+
+def check_depth(variant: Variant, dim: int) -> None:
+    """Raises ValueError where the tuning of a kernel has a depth that is less than the head dim."""
+    depth = dict(variant.tuning).get("depth") or dim
+    if depth < dim:
+        raise ValueError(f"tuning: depth needs at least the head dim, {dim}, got {depth}")
 
 
 def forward_lists(q: Tensor, blocks: BlockSparse, products: str | None = None) -> BlockSparse:
@@ -214,10 +225,10 @@ def forward_variant(
 
 
 def ways_of_tiles(q: Tensor, blocks: BlockSparse) -> dict[str, int]:
-    """Entries of the tuning of Hopper's kernel: how CTAs share tiles, or their K and V."""
+    """Entries of the tuning of Hopper's kernel that say how CTAs share tiles, or their K and V."""
     dim = padded_dim(q.shape[-1])
     if shares_loads(q, blocks):
-        return {"cluster": 2} if dim == WAVES_DIM else {"cluster": 2, "splits": 1}
+        return {"cluster": 2} | WITH_CLUSTERS.get(dim, {"splits": 1})
     if shares_nested_loads(q, blocks):
         return {"cluster": 2, "nested": 1}
     return {"splits": 1} if splits_tiles(q, blocks) else {}

@@ -214,10 +214,12 @@ def padded_dim(dim: int) -> int:
 
 
 def depth_of(dim: int, padded: int) -> int:
-    """Columns that products of `dim` by wgmma need of a kernel's padded head dim, in multiples of an instruction's
-    depth; 0: all."""
-    depth = -(-dim // 16) * 16
-    return depth if depth < padded else 0
+    """Columns that products of `dim` by wgmma need of the kernel of a padded head dim; 0: all. In multiples of an
+    instruction's depth where that saves an eighth of `padded_dim(dim)` and more, from 64 on: there are fewer kernels
+    to compile."""
+    exact, depth = padded_dim(dim), -(-dim // 16) * 16
+    columns = depth if exact >= 64 and exact - depth >= exact // 8 else exact
+    return columns if columns < padded else 0
 
 
 def backward_dim(products: str, tile_m: int, tile_n: int, dim: int) -> int:

@@ -81,17 +81,17 @@ class HopperTuning:
 def hopper_tuning(variant: Variant) -> HopperTuning:
     """The layout that `variant` is built with. Raises ValueError for overrides that cannot work."""
     overrides = dict(variant.tuning)
-    narrow, large = variant.tile_m == ROWS, variant.dim_padded > 128
+    narrow, dim = variant.tile_m == ROWS, variant.dim_padded
     # what loads by cp.async takes more registers
-    most_ctas = 3 if variant.dim_padded <= 64 and overrides.get("tma", 1) else 2
+    most_ctas = 3 if dim <= 64 and overrides.get("tma", 1) else 2
     values = {
-        "step": 64 if large or narrow else variant.tile_n,
+        "step": 64 if dim > 160 or narrow else variant.tile_n,
         "stages": 3 if variant.tile_m == WIDE and overrides.get("tma", 1) else 2,
-        "tiles": 1 if large or narrow else 2,
-        "ctas": most_ctas if narrow and not large else 1,
+        "tiles": 1 if dim > 128 or narrow else 2,
+        "ctas": most_ctas if narrow and dim <= 128 else 1,
         "tma": 1,
-        "lead": 0 if narrow else 2 if variant.dim_padded == 96 else 4,
-        "turns": int(not narrow and (variant.tile_m == WIDE or variant.dim_padded == 128)),
+        "lead": 0 if narrow else 2 if dim == 96 else 4,
+        "turns": int(variant.tile_m == WIDE or (not narrow and dim in (128, 160))),
         "rescale": int(variant.tile_m == WIDE),
         "held": int(variant.tile_m != WIDE),
     }

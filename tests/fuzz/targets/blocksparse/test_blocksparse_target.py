@@ -54,8 +54,9 @@ def test_a_thousand_cases_need_tens_of_kernels_that_cover_every_choice() -> None
     kinds = Counter(one["kind"] for one in builds)
     attention = kinds["forward"] + kinds["backward"]
     # full masks have up to three forward kernels at a dim: of single CTAs, in clusters, and with tiles that are split.
-    # At head dim 128 bands have two backward kernels with atomic adds, by their width, full masks two with ordered ones
-    assert attention < 100 and len(builds) - attention < attention / 2, kinds
+    # At head dim 128 bands have two backward kernels with atomic adds, by their width, full masks two with ordered
+    # ones. Five groups of head dims have kernels whose products have fewer columns than the tiles
+    assert attention < 120 and len(builds) - attention < attention / 2, kinds
     forward = [one for one in builds if one["kind"] == "forward"]
     for field, values in (
         ("dim_padded", 7),
@@ -155,7 +156,7 @@ def test_the_emulated_gpu_refuses_no_kernel_that_sessions_draw() -> None:
     }
 
 
-def test_half_of_the_ordered_adds_of_several_tiles_are_shuffled() -> None:
+def test_two_fifths_of_the_ordered_adds_of_several_tiles_are_shuffled() -> None:
     wanted = Settings(targets=("blocksparse",), device="host", cases=1500)
     found: list[Case] = []
     for shard in shards(wanted):
@@ -165,7 +166,7 @@ def test_half_of_the_ordered_adds_of_several_tiles_are_shuffled() -> None:
     several = [one for one in ordered if one.problem.len_k > 2 * int(one.variant["tile_n"])]
     assert len(ordered) > 0.4 * len(found) and len(several) > 0.08 * len(found)
     shares = Counter(one.variant["schedule"] for one in several)
-    assert 0.4 < shares["shuffled"] / len(several) < 0.6 and min(shares.values()) > 0.08 * len(several)
+    assert 0.3 < shares["shuffled"] / len(several) < 0.5 and min(shares.values()) > 0.08 * len(several)
     others = Counter(one.variant["schedule"] for one in whole if one not in several)
     assert min(others.values()) > 0.2 * (len(whole) - len(several))
 

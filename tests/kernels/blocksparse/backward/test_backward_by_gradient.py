@@ -324,7 +324,7 @@ def test_other_variants_are_refused(fields):
         build(variant(), ARCH, Injection("other", {"release_nothing": print}))
 
 
-@pytest.mark.parametrize(("dim", "depth"), [(136, 160), (192, 192), (200, 0), (256, 0)])
+@pytest.mark.parametrize(("dim", "depth"), [(136, 160), (192, 192), (200, 208), (224, 224), (240, 0)])
 def test_it_is_the_default_of_hopper_beyond_head_dim_128(dim, depth):
     problem = make(of((10,), (10,), dim=dim))
     variants = backward_variants(problem.operands["q"], problem.blocks, products="wgmma")

@@ -85,6 +85,7 @@ def test_products_run_beside_other_work_and_their_registers_are_not_spilled(dim,
     assert sum("ATOMG" in role for role in roles) == 1
 
 
+DEPTHS = {24: 32, 72: 80, 96: 96, 104: 112}  # by head dim
 OF_DAILY = (
     "band, ordered",
     "head dim 72, ordered",
@@ -107,10 +108,9 @@ def test_gradients(name):
     _, reports = checked(SPECS[name], compiled=kept)
     of, compiled = kernels["backward"]
     tiling, [launch] = choose_tiling(of, ARCH), compiled.host.launches
-    assert bool(products_of(reports[1], "m64n80k16")) == name.startswith("runs of tiles")
+    assert bool(products_of(reports[1], "m64n80k16")) == (name.startswith("runs of tiles") or tiling.depth == 80)
     assert (tiling.stages_dq == 2) == name.startswith(("two buffers of dQ", "head dim 72"))
-    between = {"head dim 72, ordered": 96, "head dim 24, a soft cap, split": 32, "runs of tiles, head dim 96": 96}
-    assert tiling.depth == between.get(name, 0)
+    assert tiling.depth == DEPTHS.get(SPECS[name].dim, 0)
     assert bool(products_of(reports[1], f"m64n{tiling.depth}k16")) == (tiling.depth > 0)  # of dK and dV
     assert tiling.shared_bytes <= launch.shared <= min(tiling.shared_bytes + 1024, SHARED_MEMORY[90])
 

@@ -21,6 +21,7 @@ from kernels.blocksparse.lists.schedule import ASCENDING
 from kernels.blocksparse.spec.signature import ordered
 from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant
 
+CLUSTERED = (("cluster", 2), ("turns", 0))
 SHORT = Case((300,), (384,), 2, 1, dim=128, tile_m=128, tile_n=128, products="wgmma", tuning=(("cluster", 2),))
 
 
@@ -38,8 +39,15 @@ def test_at_head_dim_96_launches_of_many_tiles_have_clusters_without_split_tiles
     lists = dense(8192, 8192)
     for batch, heads, dim, clustered in ((1, 16, 96, True), (2, 8, 72, True), (1, 15, 96, False), (2, 16, 64, False)):
         q = torch.empty(batch, 8192, heads, dim, dtype=torch.bfloat16, device="meta")
-        tuning = launch.forward_variant(q, lists, products="wgmma").tuning
-        assert tuning == ((("cluster", 2),) if clustered else (("splits", 1),)), (batch, heads, dim)
+        tuning = dict(launch.forward_variant(q, lists, products="wgmma").tuning)
+        assert tuning.pop("depth", 96) == (80 if dim == 72 else 96)
+        assert tuning == ({"cluster": 2} if clustered else {"splits": 1}), (batch, heads, dim)
+
+
+def test_clusters_at_head_dim_160_take_no_turns():
+    assert tuning_of(2048, 160) == {"cluster": 2, "splits": 1, "turns": 0}
+    single, clustered = (Variant("forward", "bfloat16", 160, products="wgmma", tuning=of) for of in ((), CLUSTERED))
+    assert (launch.forward_tuning(single).turns, launch.forward_tuning(clustered).turns) == (1, 0)
 
 
 def test_other_masks_and_sequences_of_unequal_lengths_have_none():

@@ -29,7 +29,7 @@ PAIRS = replace(WIDE, tile_m=128, dim=128, tuning=(("cluster", 2), ("splits", 1)
 
 def test_full_masks_up_to_head_dim_96_and_in_clusters_may_split_tiles_and_no_others():
     for dim, options in ((64, {"wide": True}), (64, {}), (40, {"wide": True}), (96, {})):
-        assert tuning_of(2048, dim, **options) == {"splits": 1}
+        assert tuning_of(2048, dim, **options) == {"splits": 1} | ({"depth": 48} if dim == 40 else {})
     for dim in (128, 256):
         assert tuning_of(2048, dim) == {"cluster": 2, "splits": 1}
     assert "splits" not in tuning_of(2048, 192) and "splits" not in tuning_of(3 * 128, 128)
@@ -97,6 +97,7 @@ SPLITS = {
     "clusters, all tiles, an odd number of them": (replace(PAIRS, lengths_q=(300, 300), lengths_k=(900, 900)), 0, 3),
     "clusters, head dim 256": (replace(PAIRS, dim=256, tile_n=64, lengths_k=(300,)), 2, 2),
     "no keys": (replace(WIDE, lengths_k=(0,)), 2, 2),
+    "head dim 72": (replace(WIDE, tile_m=128, dim=72, tuning=(("depth", 80), ("splits", 1))), 2, 2),
     "head dim 192": (replace(WIDE, tile_m=128, dim=192, lengths_k=(300,)), 2, 2),
 }  # fmt: skip
 DAILY = ("wide tiles", "clusters")
