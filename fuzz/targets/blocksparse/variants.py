@@ -122,8 +122,8 @@ def variants_for(problem: AnyProblem, *, emulated: bool, on_gpu: bool = False) -
 
 
 def free_choices(problem: AnyProblem, kernel: dict[str, Any], emulated: bool) -> list[dict[str, Any]]:
-    """What costs no compile. Two fifths of the ordered adds of three KV tiles or more come in a shuffled order: two
-    tiles have no order that the other schedules do not have too. Above head dim 128 a user's lists may be over 128 keys.
+    """What costs no compile. Half of the ordered adds of three KV tiles or more come in a shuffled order: two tiles
+    have no order that the other schedules do not have too. Above head dim 128 a user's lists may be over 128 keys.
 
     Half of the emulated ones have the PTX's products fused into their sums, as its compiler may (`contraction`).
     """
@@ -224,30 +224,34 @@ def wide_kernels(problem: AnyProblem, products: str, *, named: bool = True) -> l
 
 
 def kernel_choices(*, emulated: bool) -> tuple[KernelChoice, ...]:
-    """All kernels that a session draws from where the arch has room and instructions for them, each with the cases that
-    it is for."""
-    found = []
+    """The kernels that a session draws from where the arch has room and instructions for them, each with the cases that
+    it is for; without those for head dims of fewer columns (`depth_of`), which differ from others by no option."""
     dtypes: tuple[Dtype, ...] = ("bfloat16", "float16")
-    for dtype, (most, capped) in product(dtypes, product(PADDED_DIMS, (False, True))):
+    found = list[KernelChoice]()
+    for dtype, most, capped in product(dtypes, PADDED_DIMS, (False, True)):
         sample = Problem((1,), (1,), 1, 1, most, most, dtype, mask=Causal(), softcap=float(capped))
-        least = max((dim for dim in PADDED_DIMS if dim < most), default=0) + 8
-        kernels = _with_products(sample, emulated) + _on_blackwell(sample)
-        kernels += wide_kernels(sample, "wgmma", named=emulated) + wide_kernels(sample, "tcgen05")
-        for kernel in kernels:
-            ordered = bool(kernel["deterministic"])  # two tiles each way: see KernelChoice
-            found.append(
-                KernelChoice(
-                    kernel,
-                    dtype,
-                    (least, most),
-                    capped,
-                    MASKS_OF.get(kernel["mask"]),
-                    kernel["tile_m"] + 1 if ordered else 0,
-                    kernel["tile_n"] + 1 if ordered else 0,
-                    _FURTHER - kernel.keys(),
-                )
-            )
+        of_dim = [dim for dim in range(8, most + 1, 8) if padded_dim(dim) == most]
+        whole = [dim for dim in of_dim if not depth_of(dim, most)]
+        kernels = _with_products(sample, emulated) + wide_kernels(sample, "wgmma", named=emulated)
+        found += [_choice(kernel, dtype, (whole[0], most), capped) for kernel in kernels]
+        kernels = _on_blackwell(sample) + wide_kernels(sample, "tcgen05")
+        found += [_choice(kernel, dtype, (of_dim[0], most), capped) for kernel in kernels]
     return tuple(found)
+
+
+def _choice(kernel: dict[str, Any], dtype: Dtype, dims: tuple[int, int], capped: bool) -> KernelChoice:
+    """The cases that a kernel is for."""
+    ordered = bool(kernel["deterministic"])  # two tiles each way: see KernelChoice
+    return KernelChoice(
+        kernel,
+        dtype,
+        dims,
+        capped,
+        MASKS_OF.get(kernel["mask"]),
+        kernel["tile_m"] + 1 if ordered else 0,
+        kernel["tile_n"] + 1 if ordered else 0,
+        _FURTHER - kernel.keys(),
+    )
 
 
 def _kernel(tile_m: int, tile_n: int, mask: str, deterministic: bool) -> dict[str, Any]:

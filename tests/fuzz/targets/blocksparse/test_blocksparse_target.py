@@ -156,7 +156,7 @@ def test_the_emulated_gpu_refuses_no_kernel_that_sessions_draw() -> None:
     }
 
 
-def test_two_fifths_of_the_ordered_adds_of_several_tiles_are_shuffled() -> None:
+def test_about_half_of_the_ordered_adds_of_several_tiles_are_shuffled() -> None:
     wanted = Settings(targets=("blocksparse",), device="host", cases=1500)
     found: list[Case] = []
     for shard in shards(wanted):
@@ -166,7 +166,7 @@ def test_two_fifths_of_the_ordered_adds_of_several_tiles_are_shuffled() -> None:
     several = [one for one in ordered if one.problem.len_k > 2 * int(one.variant["tile_n"])]
     assert len(ordered) > 0.4 * len(found) and len(several) > 0.08 * len(found)
     shares = Counter(one.variant["schedule"] for one in several)
-    assert 0.3 < shares["shuffled"] / len(several) < 0.5 and min(shares.values()) > 0.08 * len(several)
+    assert 0.35 < shares["shuffled"] / len(several) < 0.6 and min(shares.values()) > 0.08 * len(several)
     others = Counter(one.variant["schedule"] for one in whole if one not in several)
     assert min(others.values()) > 0.2 * (len(whole) - len(several))
 
