@@ -32,6 +32,13 @@ def nested(depth: int) -> str:
     return '{"kind": "not", "of": ' * depth + '{"kind": "causal"}' + "}" * depth
 
 
+def intervals(rows: int, each: int) -> str:
+    """A case whose mask has so many rows of so many intervals each; without making them as objects."""
+    row = f"[{', '.join(['[0, 1]'] * each)}]"
+    mask = f'{{"kind": "intervals", "rows": [{", ".join([row] * rows)}]}}'
+    return case(mask=0).replace('"mask": 0', f'"mask": {mask}')
+
+
 TEXTS: dict[str, Callable[[], str]] = {
     "empty": lambda: "",
     "not JSON": lambda: "{" * 100,
@@ -42,13 +49,13 @@ TEXTS: dict[str, Callable[[], str]] = {
     "lengths of 2**31 - 1": lambda: case(lengths_q=[2**31 - 1], lengths_k=[2**31 - 1]),
     "a million sequences of 2**31 - 1": lambda: case(lengths_q=[2**31 - 1] * 10**6, lengths_k=[2**31 - 1] * 10**6),
     "65,536 heads of 65,536 dims": lambda: case(heads_q=65536, heads_kv=65536, dim=65536, dim_v=65536),
-    "a million intervals": lambda: case(mask={"kind": "intervals", "rows": [[[0, 1]] * 1000] * 1000}),
-    "ten million intervals": lambda: case(mask={"kind": "intervals", "rows": [[[0, 1]] * 10_000] * 1000}),
+    "a million intervals": lambda: intervals(1000, 1000),
+    "ten million intervals": lambda: intervals(1000, 10_000),
     "an and of a million masks": lambda: case(mask={"kind": "and", "of": [{"kind": "causal"}] * 10**6}),
     "a mask of a million heads": lambda: case(mask={"kind": "per_head", "of": [{"kind": "causal"}] * 10**6}),
     "tokens of 100 MB": lambda: case(mask={"kind": "tokens", "rows": ["1" * 10**6] * 100}),
     "an and of 50,000 masks": lambda: case(mask={"kind": "and", "of": [{"kind": "causal"}] * 50_000}),
-    "half a million intervals": lambda: case(mask={"kind": "intervals", "rows": [[[0, 1]] * 500] * 1000}),
+    "half a million intervals": lambda: intervals(1000, 500),
     "300,000 documents": lambda: case(mask={"kind": "documents", "q_bounds": list(range(300_000))}),
     "a key twice": lambda: case().replace('"target"', '"target": "torch.sdpa.flash", "target"'),
     "a key twice, deep": lambda: case().replace('"dim":', '"dim": 16, "dim":'),

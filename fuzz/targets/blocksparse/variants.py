@@ -6,9 +6,9 @@ have is drawn twice as often where it can be, or half as often again where bits 
 kernel each: tiles of 64 keys and bits. Where every key is seen, dims 64, 128 and 256 have one more, for lists of full
 blocks alone; causal masks of two tiles of queries or more have one more in float16 at head dim 128, for pairs of them.
 Head dims whose products have fewer columns than the tiles (`depth_of`) have kernels of their own, one for each choice
-of dtype and softcap. Wide tiles, which only forward kernels have, cost one more of these kernels: the backward pass is that of another
-choice. What costs no compile (layout of the lists, schedule; on the emulator the number of resident CTAs and the order
-of warps; keys in two calls) varies freely.
+of dtype and softcap. Wide tiles, which only forward kernels have, cost one more of these kernels: the backward pass is
+that of another choice. What costs no compile (layout of the lists, schedule; on the emulator the number of resident
+CTAs and the order of warps; keys in two calls) varies freely.
 """
 
 from __future__ import annotations

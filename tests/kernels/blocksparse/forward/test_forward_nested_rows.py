@@ -123,7 +123,7 @@ def _as_listed(tile_iterator, cluster):
 @pytest.mark.parametrize(
     ("point", "replacement"),
     [
-        ("nested_rows", _first_row),  # the second row lacks blocks
+        nightly_unless(False, "nested_rows", _first_row),  # the second row lacks blocks
         nightly_unless(False, "nested_rows", _in_order),  # the first row has its diagonal block unmasked
         ("mask_own", _as_listed),  # the same
     ],
