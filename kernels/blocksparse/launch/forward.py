@@ -266,7 +266,7 @@ def splits_tiles(q: Tensor, blocks: BlockSparse) -> bool:
 
 
 def is_full(q: Tensor, blocks: BlockSparse) -> bool:
-    """True for a full mask of equally long sequences on Hopper: all tiles of queries take as long."""
+    """True for a full mask of padded sequences that have one list: all tiles of queries take as long."""
     lists = blocks.forward
     return (blocks.mask, q.dim()) == (None, 4) and lists.alike and lists.full.count.shape[0] == 1
 
