@@ -1,13 +1,17 @@
 """Cases that look for mutants of Hopper's kernels: those of problems that few sessions draw."""
 
 import json
+import re
 from collections import Counter
 
 import pytest
 import torch
 
 from fuzz.core.refusal import refusal
+from fuzz.judging.judge import execute
+from fuzz.score.ptx_mutants.bench import bench
 from fuzz.score.ptx_mutants.configs import RUN, WGMMA, builds_of, cases_of, made, size, split_passes
+from fuzz.score.ptx_mutants.survey import Survey, no_limit
 from fuzz.targets.blocksparse.block_lists import blocks_of
 from fuzz.targets.blocksparse.devices import arch_without_gpu, toolchain_there
 from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
@@ -65,6 +69,24 @@ def test_the_first_tiles_are_those_of_several_sequences():
     blocks = blocks_of(short)
     q = torch.empty(sum(short.problem.lengths_q), 1, 8, device="meta")
     assert order_of_queries(q, blocks) is not None and blocks.lpt.queries.start.tolist()[:2] == [0, EMULATED - 1]
+
+
+def test_a_number_is_not_taken_where_there_is_no_counter():
+    """A CTA of a launch with no more tiles than CTAs, whose tile has no rows: without the look at their numbers it
+    would take a tile's number from a counter at address 0."""
+    (case,) = (one for one in made(BAND) if 0 in one.problem.lengths_q and one.problem.batch <= EMULATED)
+    forward = BAND.kernels(Survey(1))["forward"]
+    looks = re.compile(
+        r"setp\.ge\.s32 \t(%p\d+), (%r\d+), (%r\d+);\n\tmov\.b32 \t(%r\d+), \3;\n\t(@\1 bra \t\S+;)\n"
+        r"\tatom\.global\.add\.u32 \t(%r\d+), [^\n]*\n\tadd\.s32 \t\4, \6, \2;"
+    )
+    first = next(looks.finditer(forward.text))
+    unasked = forward.text[: first.start(5)] + ";" + forward.text[first.end(5) :]
+    place = bench(BAND.target)
+    assert execute(case, place.target, no_limit).outcome == "pass"
+    with place.running({forward.key: unasked}):
+        verdict = execute(case, place.target, no_limit)
+    assert [(one.oracle, one.kind) for one in verdict.findings] == [("emulator", "address_of_no_tensor")]
 
 
 def test_kernels_of_a_full_mask_run_in_clusters_and_split_tiles():
