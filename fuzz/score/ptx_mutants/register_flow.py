@@ -235,6 +235,16 @@ def is_read_once(text: str, line: int) -> bool:
     return given is not None and sum(given[1] in _REGISTER.findall(one) for one in lines) == 2
 
 
+def is_cache_hint(text: str, line: int) -> bool:
+    """True if the register that this line gives its value is the cache policy of one bulk copy, and nothing else."""
+    lines = text.splitlines()
+    given = re.match(r"\s*\S+\s+(%\w+),", lines[line - 1])
+    if given is None or not is_read_once(text, line):
+        return False
+    hinted = re.compile(rf"\s*cp\.async\.bulk\.\S*\.L2::cache_hint\s.*, {re.escape(given[1])};$")
+    return sum(hinted.match(one) is not None and one.count(given[1]) == 1 for one in lines) == 1
+
+
 def holds_already(text: str, number: int) -> bool:
     """True where line `number` (counted from 1) of a kernel's PTX gives a register the constant that it holds, see
     above; False where that is not known."""

@@ -7,10 +7,13 @@ from collections import Counter
 import pytest
 import torch
 
+from fuzz.core.case import Case
 from fuzz.core.refusal import refusal
+from fuzz.core.target import DeviceError
 from fuzz.judging.judge import execute
 from fuzz.score.ptx_mutants.bench import bench
 from fuzz.score.ptx_mutants.configs import RUN, WGMMA, builds_of, cases_of, made, size, split_passes
+from fuzz.score.ptx_mutants.first_steps import may_follow_nothing
 from fuzz.score.ptx_mutants.survey import Survey, no_limit
 from fuzz.targets.blocksparse.block_lists import blocks_of
 from fuzz.targets.blocksparse.devices import arch_without_gpu, toolchain_there
@@ -87,6 +90,36 @@ def test_a_number_is_not_taken_where_there_is_no_counter():
     with place.running({forward.key: unasked}):
         verdict = execute(case, place.target, no_limit)
     assert [(one.oracle, one.kind) for one in verdict.findings] == [("emulator", "address_of_no_tensor")]
+
+
+def test_a_first_step_whose_rows_have_no_scores_may_update_them():
+    """Of two warps that begin with rows whose scores are minus infinity, or not numbers: "a first step without scores"
+    of proven_arguments.py. A trap in place of the update shows that it is come to."""
+    forward = FULL_ORDERED.kernels(Survey(1))["forward"]
+    update = re.compile(
+        r"\tmov\.b32 \t%r\d+, 0fFF800000;\n(?:\tmov\.b32 [^\n]*\n)+\t(@(%p\d+) bra \t\S+;)\n\tsetp\.eq\.f32"
+    )
+    branch = next(update.finditer(forward.text))
+    assert may_follow_nothing(forward.text, forward.text[: branch.start(1)].count("\n") + 1)
+    shape = Problem((512,), (500,), 2, 1, 104, 104, "float16", backward=False)
+    case = Case("blocksparse", shape, variant=FULL_ORDERED.options, repeats=1)
+    answers = {}
+    for instead in ("", f"@{branch[2]} trap;", ";"):
+        text = forward.text[: branch.start(1)] + (instead or branch[1]) + forward.text[branch.end(1) :]
+        given = build(case, "cpu").tensors()
+        given.k[:, :, :128] = given.k[:, :, :128].abs() + 1
+        given.q[:, :, :64], given.q[:, :, 64:80, 0] = -torch.inf, torch.nan
+        target = bench(FULL_ORDERED.target).target
+        with bench(FULL_ORDERED.target).running({forward.key: text}) as running:
+            target.prepare(case, given)
+            if "trap" in instead:
+                with pytest.raises(DeviceError):
+                    target.run(case, given)
+            else:
+                answers[instead] = dict(target.run(case, given).outputs.items())
+        assert running.used
+    for name, clean in answers[""].items():
+        assert torch.equal(clean.nan_to_num(7.0), answers[";"][name].nan_to_num(7.0)) and clean.isnan().any()
 
 
 def test_kernels_of_a_full_mask_run_in_clusters_and_split_tiles():
