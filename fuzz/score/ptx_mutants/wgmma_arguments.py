@@ -559,6 +559,9 @@ WGMMA_REMARKS = (
     ("barrier_dropped", "forward", r"bar\.sync %r\d+, 128;", "",
      "Each warp reads rows of Q and writes rows of O of its own on the emulated GPU. PTX does not say which rows of A "
      "a warp reads."),
+    ("barrier_dropped", "forward", r"fence\.mbarrier_init\.release\.cluster;", "",
+     "The fence between mbarrier.init and what uses the mbarriers. The emulated GPU asks for it where another CTA of "
+     "the cluster does. Here it is the CTA's threads, which meet at a barrier, and its bulk copies."),
     ("parameter_wrong", "backward", r"ld\.param\.b32 %r\d+, \[\w+_param_52\];", "",
      "Lists whose partial blocks come first would be visited merged with the full ones. The lists of every case that "
      "comes here are merged."),
