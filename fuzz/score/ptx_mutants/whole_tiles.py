@@ -9,7 +9,8 @@ the copies and fence them. Where all of the tile's rows are left, and no more, b
 - both ways arrive once, at the same mbarrier, and store the same beside the copies, and
 - neither does anything else that threads wait for, nor gives a register a value that is read after them.
 
-That the lanes' copies bring the rows that are left to where bulk copies bring them is taken from the kernel as it is.
+That the lanes' copies bring the rows that are left to where bulk copies bring them is taken from the kernel as it is,
+and that the CTAs of a cluster, which load tiles for each other, all look at the same tiles (NOTE [multicast] there).
 """
 
 from __future__ import annotations
