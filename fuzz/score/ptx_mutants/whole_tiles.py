@@ -2,7 +2,7 @@
 
 A warp that loads a tile of so many rows looks how many are left (NOTE [whole tiles] of common/tma_loads.py): of a whole
 tile one lane starts bulk copies, else the lanes copy rows one by one, zeros in place of those past the end, wait for
-the copies and fence them. Where all of the tile's rows are left, and no more, both ways end alike, if
+the copies and fence them. Where all of the tile's rows are left both ways end alike, if
 
 - the number of rows left is read by the look, and in the other way by comparisons of a row's number with it alone,
   each of which decides of how many bytes a copy is, 16 or none: no row of the tile is past the end,
