@@ -572,8 +572,8 @@ WGMMA_REMARKS = (
      "Whether a product adds to its accumulators is not set. On the emulated GPU what nothing has set is 0, and here "
      "that is right."),
     ("constant_wrong", "forward", r"setp\.gt\.f32 %p\d+, %r\d+, 0f41000000;", "",
-     "O and its sums are rescaled where a row's maximum moved at all, or by more than 16 in place of 8: right within the "
-     "budget."),
+     "O and its sums are rescaled where a row's maximum moved at all, or by more than 16 in place of 8: right within "
+     "the budget."),
     ("compare_shifted", "backward", r"setp\.gt\.s32 %p\d+, %r\d+, 63;", "",
      "A step of 63 queries is not masked. The row past the end has an infinite LSE, which makes its P zeros as the "
      "mask would."),
