@@ -58,6 +58,14 @@ def test_a_block_of_keys_has_full_blocks_between_partial_ones():
     assert len(full) >= 2 and partial.min() < full.min() and full.max() < partial.max()
 
 
+@pytest.mark.parametrize(
+    "chosen", [one for one in WGMMA if one.mask in ("bits", "intervals")], ids=lambda one: one.name
+)
+def test_a_tile_of_queries_has_four_partial_blocks_of_keys(chosen):
+    counts = [int(blocks_of(case).forward.partial.count.max()) for case in made(chosen) if not case.problem.len_k % 128]
+    assert max(counts) >= 4
+
+
 def test_heads_are_launched_in_different_orders_after_an_empty_sequence():
     *_, empty = made(INTERVALS)
     assert empty.problem.lengths_q[0] == 0
