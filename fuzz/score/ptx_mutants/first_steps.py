@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from fuzz.score.ptx_mutants.register_flow import Flow
+from fuzz.score.ptx_mutants.register_flow import Flow, whole_flow
 from fuzz.score.ptx_mutants.thread_values import Registers, registers_of
 
 Bits: TypeAlias = int  # of a register of 32 bits; of a predicate, 0 or 1
@@ -48,9 +48,8 @@ def may_follow_nothing(text: str, number: int) -> bool:
     rows = None if branch is None or branch[1] else _behind(registers, branch[2])
     if branch is None or rows is None:
         return False
-    try:
-        flow = Flow(text)
-    except ValueError:
+    flow = whole_flow(text)
+    if flow is None:
         return False
     scale, count, maxima = rows
     names, alone = _given(flow, at + 1, flow.after(at)[0]), dict[str, set[int]]()

@@ -99,6 +99,10 @@ class Flow:
         found = [self._labels[branch[2]]] if branch is not None else []
         return found + [i + 1] * (self._goes_on(i) and i + 1 < len(self.lines))
 
+    def has_all_labels(self) -> bool:
+        """True if every label that is branched to is in the text."""
+        return self._comes_from.keys() <= self._labels.keys()
+
     def ways(self, start: int, ends: set[int], within: set[int] | None = None) -> set[int]:
         """Lines that may run from `start` on, as far as one of `ends`, which is among them. within: all that may."""
         found, todo = set[int](), [start]
@@ -132,6 +136,12 @@ def _flow(text: str) -> Flow | None:
         return Flow(text)
     except ValueError:
         return None
+
+
+def whole_flow(text: str) -> Flow | None:
+    """Control flow of a kernel's whole text; None where a branch has several targets, or one that is not in it."""
+    flow = _flow(text)
+    return flow if flow is not None and flow.has_all_labels() else None
 
 
 def fence_is_idle(text: str, number: int) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from fuzz.score.ptx_mutants.register_flow import Flow
+from fuzz.score.ptx_mutants.register_flow import Flow, whole_flow
 from fuzz.score.ptx_mutants.thread_values import Registers, registers_of
 
 _LOOK = re.compile(r"\s*setp\.ge\.s32\s+(%p\d+), (%r\d+), (%r\d+);")
@@ -61,10 +61,10 @@ def number_was_below(text: str, number: int) -> bool:
     look = None if given is None else _LOOK.match(registers.lines[given])
     if look is None or given is None or not given <= number - 1 <= given + 2:
         return False
-    try:
-        there = _Text(Flow(text), registers)
-    except ValueError:
+    flow = whole_flow(text)
+    if flow is None:
         return False
+    there = _Text(flow, registers)
     _, ctas, tiles = look.groups()
     below = _found_below(there, given, tiles)
     return bool(below) and all(_is_as_many(there, x, at, ctas, tiles) for x, at in below)

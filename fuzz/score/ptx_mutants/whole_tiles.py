@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 
-from fuzz.score.ptx_mutants.register_flow import Flow
+from fuzz.score.ptx_mutants.register_flow import whole_flow
 from fuzz.score.ptx_mutants.thread_values import Registers, registers_of
 
 _LOOK = re.compile(r"\s*setp\.lt\.s32\s+(%p\d+), (%r\d+), \d+;")
@@ -43,9 +43,8 @@ def may_be_cut_off(text: str, number: int) -> bool:
     look, branch = _LOOK.match(registers.lines[at]), _BRANCH.match("".join(registers.lines[at + 1 : at + 2]))
     if look is None or branch is None or branch[1] != look[1] or registers.named[look[1]] != [at, at + 1]:
         return False
-    try:
-        flow = Flow(text)
-    except ValueError:
+    flow = whole_flow(text)
+    if flow is None:
         return False
     by_lanes, by_bulk = (flow.ways(start, {at}) for start in flow.after(at + 1))
     cut_off, whole = by_lanes - by_bulk, by_bulk - by_lanes
