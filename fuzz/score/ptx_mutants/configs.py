@@ -266,10 +266,11 @@ def made(chosen: Config) -> list[Case]:
         ]
     if chosen.nested:
         return [_with_windows(chosen), _with_low_scores(chosen), _with_orders(chosen)]
-    alike = [_with_windows(chosen), _with_wide_window(chosen), _with_short_sequences(chosen)]
+    alike = [_with_windows(chosen), _with_wide_window(chosen), _with_short_sequences(chosen), _with_few_tiles(chosen)]
     alike += [_with_low_scores(chosen)] * (not chosen.softcap)
-    by_head = chosen.mask != "band"
-    return alike + [_with_empty_sequence(chosen, seed) for seed in _ORDERS if by_head]
+    if chosen.mask == "band":  # narrow windows have another backward kernel
+        return alike
+    return [*alike, _with_partial_blocks(chosen), *(_with_empty_sequence(chosen, seed) for seed in _ORDERS)]
 
 
 def _with_windows(chosen: Config, keys: int | None = None) -> Case:
@@ -312,6 +313,18 @@ def _with_short_sequences(chosen: Config) -> Case:
     rows = (chosen.tile_m - 5, 7, 2 * chosen.tile_m - 3, chosen.tile_m // 2)
     case = _of_few_keys(chosen, rows, Full())
     return with_fields(case, problem=with_fields(case.problem, lengths_k=rows, layout="packed"))
+
+
+def _with_few_tiles(chosen: Config) -> Case:
+    """A case of padded sequences with no more tiles of queries than there are CTAs. One has no queries: its CTA has no
+    tile to go on to, and no counter to take the number of one from."""
+    return _of_few_keys(chosen, (0, chosen.tile_m - 5), Full())
+
+
+def _with_partial_blocks(chosen: Config) -> Case:
+    """A case of a window that both edges of cross a block's bound within a tile of queries: four partial blocks, which
+    the forward kernel counts as it goes through their steps, and keys that end with a block."""
+    return _of_few_keys(chosen, (3 * 128,), Window(128 + 96, 32, "top_left"), keys=4 * 128)
 
 
 def _with_low_scores(chosen: Config) -> Case:

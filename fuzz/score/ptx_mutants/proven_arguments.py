@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from fuzz.score.ptx_mutants.argument import Argument
 from fuzz.score.ptx_mutants.awaited_copies import copies_are_awaited_next
-from fuzz.score.ptx_mutants.register_flow import asks_in_clusters, holds_already
+from fuzz.score.ptx_mutants.first_steps import may_follow_nothing
+from fuzz.score.ptx_mutants.register_flow import asks_in_clusters, holds_already, is_cache_hint
 from fuzz.score.ptx_mutants.reloaded_tiles import ring_is_free_at_first
 from fuzz.score.ptx_mutants.thread_values import is_the_same, sign_is_unread
+from fuzz.score.ptx_mutants.tile_numbers import number_was_below
+from fuzz.score.ptx_mutants.whole_tiles import may_be_cut_off
 
 _WGMMA = ("blocksparse.wgmma",)
 
@@ -78,5 +81,50 @@ PROVEN_ARGUMENTS = (
         kinds=("backward",),
         targets=_WGMMA,
         proof=ring_is_free_at_first,
+    ),
+    Argument(
+        "a number was below it",
+        "Whether there are more tiles than CTAs is asked where a tile without rows is passed over. On every way there "
+        "the tile's number, which a CTA took, was found below the number of tiles, and it is the number of CTAs or "
+        "more (tile_numbers.py).",
+        ("compare_shifted", "guarded_dropped"),
+        r"(setp\.ge\.s32 %p\d+, %r\d+, %r\d+;|@%p\d+ bra )",
+        "same_values",
+        kinds=("forward",),
+        after=r"^(setp\.gt\.s32 .*)?;$",
+        targets=_WGMMA,
+        proof=number_was_below,
+    ),
+    Argument(
+        "a whole tile, row by row",
+        "A tile with no row past the end is loaded by the lanes of a warp, as one that is cut off, and not by a bulk "
+        "copy. The same rows come to the same place, and the warp arrives once at the same mbarrier (whole_tiles.py).",
+        ("compare_shifted", "guard_dropped"),
+        r"(setp\.lt\.s32 %p\d+, %r\d+, \d+;|@%p\d+ bra )",
+        "same_bits",
+        after=r"^(setp\.le\.s32|bra) ",
+        targets=_WGMMA,
+        proof=may_be_cut_off,
+    ),
+    Argument(
+        "a cache's policy",
+        "An operand of one bulk copy that says which lines the cache keeps. PTX: a hint for performance, by which no "
+        "value changes.",
+        ("immediate_off_by_one",),
+        r"mov\.b64 %rd\d+, 0;",
+        "same_bits",
+        targets=_WGMMA,
+        proof=is_cache_hint,
+    ),
+    Argument(
+        "a first step without scores",
+        "In a tile's first step references and sums follow the maxima, though no row is behind: each maximum is minus "
+        "infinity, and leaves them as they are, or not a number, as the row's answer is then (first_steps.py).",
+        ("guarded_dropped",),
+        r"@%p\d+ bra ",
+        "same_bits",
+        kinds=("forward",),
+        targets=_WGMMA,
+        proof=may_follow_nothing,
     ),
 )  # fmt: skip

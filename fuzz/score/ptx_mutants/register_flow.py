@@ -99,6 +99,10 @@ class Flow:
         found = [self._labels[branch[2]]] if branch is not None else []
         return found + [i + 1] * (self._goes_on(i) and i + 1 < len(self.lines))
 
+    def has_all_labels(self) -> bool:
+        """True if every label that is branched to is in the text."""
+        return self._comes_from.keys() <= self._labels.keys()
+
     def ways(self, start: int, ends: set[int], within: set[int] | None = None) -> set[int]:
         """Lines that may run from `start` on, as far as one of `ends`, which is among them. within: all that may."""
         found, todo = set[int](), [start]
@@ -132,6 +136,12 @@ def _flow(text: str) -> Flow | None:
         return Flow(text)
     except ValueError:
         return None
+
+
+def whole_flow(text: str) -> Flow | None:
+    """Control flow of a kernel's whole text; None where a branch has several targets, or one that is not in it."""
+    flow = _flow(text)
+    return flow if flow is not None and flow.has_all_labels() else None
 
 
 def fence_is_idle(text: str, number: int) -> bool:
@@ -233,6 +243,16 @@ def is_read_once(text: str, line: int) -> bool:
     lines = text.splitlines()
     given = re.match(r"\s*\S+\s+(%\w+),", lines[line - 1])
     return given is not None and sum(given[1] in _REGISTER.findall(one) for one in lines) == 2
+
+
+def is_cache_hint(text: str, line: int) -> bool:
+    """True if the register that this line gives its value is the cache policy of one bulk copy, and nothing else."""
+    lines = text.splitlines()
+    given = re.match(r"\s*\S+\s+(%\w+),", lines[line - 1])
+    if given is None or not is_read_once(text, line):
+        return False
+    hinted = re.compile(rf"\s*cp\.async\.bulk\.\S*\.L2::cache_hint\s.*, {re.escape(given[1])};$")
+    return sum(hinted.match(one) is not None and one.count(given[1]) == 1 for one in lines) == 1
 
 
 def holds_already(text: str, number: int) -> bool:

@@ -559,6 +559,9 @@ WGMMA_REMARKS = (
     ("barrier_dropped", "forward", r"bar\.sync %r\d+, 128;", "",
      "Each warp reads rows of Q and writes rows of O of its own on the emulated GPU. PTX does not say which rows of A "
      "a warp reads."),
+    ("barrier_dropped", "forward", r"fence\.mbarrier_init\.release\.cluster;", "",
+     "The fence between mbarrier.init and what uses the mbarriers. The emulated GPU asks for it where another CTA of "
+     "the cluster does. Here it is the CTA's threads, which meet at a barrier, and its bulk copies."),
     ("parameter_wrong", "backward", r"ld\.param\.b32 %r\d+, \[\w+_param_52\];", "",
      "Lists whose partial blocks come first would be visited merged with the full ones. The lists of every case that "
      "comes here are merged."),
@@ -569,7 +572,8 @@ WGMMA_REMARKS = (
      "Whether a product adds to its accumulators is not set. On the emulated GPU what nothing has set is 0, and here "
      "that is right."),
     ("constant_wrong", "forward", r"setp\.gt\.f32 %p\d+, %r\d+, 0f41000000;", "",
-     "O and its sums are rescaled where a row's maximum moved at all: slower, and right within the budget."),
+     "O and its sums are rescaled where a row's maximum moved at all, or by more than 16 in place of 8: right within "
+     "the budget."),
     ("compare_shifted", "backward", r"setp\.gt\.s32 %p\d+, %r\d+, 63;", "",
      "A step of 63 queries is not masked. The row past the end has an infinite LSE, which makes its P zeros as the "
      "mask would."),

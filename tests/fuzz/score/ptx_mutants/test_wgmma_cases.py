@@ -1,13 +1,20 @@
 """Cases that look for mutants of Hopper's kernels: those of problems that few sessions draw."""
 
 import json
+import re
 from collections import Counter
 
 import pytest
 import torch
 
+from fuzz.core.case import Case
 from fuzz.core.refusal import refusal
+from fuzz.core.target import DeviceError
+from fuzz.judging.judge import execute
+from fuzz.score.ptx_mutants.bench import bench
 from fuzz.score.ptx_mutants.configs import RUN, WGMMA, builds_of, cases_of, made, size, split_passes
+from fuzz.score.ptx_mutants.first_steps import may_follow_nothing
+from fuzz.score.ptx_mutants.survey import Survey, no_limit
 from fuzz.targets.blocksparse.block_lists import blocks_of
 from fuzz.targets.blocksparse.devices import arch_without_gpu, toolchain_there
 from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
@@ -51,6 +58,14 @@ def test_a_block_of_keys_has_full_blocks_between_partial_ones():
     assert len(full) >= 2 and partial.min() < full.min() and full.max() < partial.max()
 
 
+@pytest.mark.parametrize(
+    "chosen", [one for one in WGMMA if one.mask in ("bits", "intervals")], ids=lambda one: one.name
+)
+def test_a_tile_of_queries_has_four_partial_blocks_of_keys(chosen):
+    counts = [int(blocks_of(case).forward.partial.count.max()) for case in made(chosen) if not case.problem.len_k % 128]
+    assert max(counts) >= 4
+
+
 def test_heads_are_launched_in_different_orders_after_an_empty_sequence():
     *_, empty = made(INTERVALS)
     assert empty.problem.lengths_q[0] == 0
@@ -65,6 +80,54 @@ def test_the_first_tiles_are_those_of_several_sequences():
     blocks = blocks_of(short)
     q = torch.empty(sum(short.problem.lengths_q), 1, 8, device="meta")
     assert order_of_queries(q, blocks) is not None and blocks.lpt.queries.start.tolist()[:2] == [0, EMULATED - 1]
+
+
+def test_a_number_is_not_taken_where_there_is_no_counter():
+    """A CTA of a launch with no more tiles than CTAs, whose tile has no rows: without the look at their numbers it
+    would take a tile's number from a counter at address 0."""
+    (case,) = (one for one in made(BAND) if 0 in one.problem.lengths_q and one.problem.batch <= EMULATED)
+    forward = BAND.kernels(Survey(1))["forward"]
+    looks = re.compile(
+        r"setp\.ge\.s32 \t(%p\d+), (%r\d+), (%r\d+);\n\tmov\.b32 \t(%r\d+), \3;\n\t(@\1 bra \t\S+;)\n"
+        r"\tatom\.global\.add\.u32 \t(%r\d+), [^\n]*\n\tadd\.s32 \t\4, \6, \2;"
+    )
+    first = next(looks.finditer(forward.text))
+    unasked = forward.text[: first.start(5)] + ";" + forward.text[first.end(5) :]
+    place = bench(BAND.target)
+    assert execute(case, place.target, no_limit).outcome == "pass"
+    with place.running({forward.key: unasked}):
+        verdict = execute(case, place.target, no_limit)
+    assert [(one.oracle, one.kind) for one in verdict.findings] == [("emulator", "address_of_no_tensor")]
+
+
+def test_a_first_step_whose_rows_have_no_scores_may_update_them():
+    """Of two warps that begin with rows whose scores are minus infinity, or not numbers: "a first step without scores"
+    of proven_arguments.py. A trap in place of the update shows that it is come to."""
+    forward = FULL_ORDERED.kernels(Survey(1))["forward"]
+    update = re.compile(
+        r"\tmov\.b32 \t%r\d+, 0fFF800000;\n(?:\tmov\.b32 [^\n]*\n)+\t(@(%p\d+) bra \t\S+;)\n\tsetp\.eq\.f32"
+    )
+    branch = next(update.finditer(forward.text))
+    assert may_follow_nothing(forward.text, forward.text[: branch.start(1)].count("\n") + 1)
+    shape = Problem((512,), (500,), 2, 1, 104, 104, "float16", backward=False)
+    case = Case("blocksparse", shape, variant=FULL_ORDERED.options, repeats=1)
+    answers = {}
+    for instead in ("", f"@{branch[2]} trap;", ";"):
+        text = forward.text[: branch.start(1)] + (instead or branch[1]) + forward.text[branch.end(1) :]
+        given = build(case, "cpu").tensors()
+        given.k[:, :, :128] = given.k[:, :, :128].abs() + 1
+        given.q[:, :, :64], given.q[:, :, 64:80, 0] = -torch.inf, torch.nan
+        target = bench(FULL_ORDERED.target).target
+        with bench(FULL_ORDERED.target).running({forward.key: text}) as running:
+            target.prepare(case, given)
+            if "trap" in instead:
+                with pytest.raises(DeviceError):
+                    target.run(case, given)
+            else:
+                answers[instead] = dict(target.run(case, given).outputs.items())
+        assert running.used
+    for name, clean in answers[""].items():
+        assert torch.equal(clean.nan_to_num(7.0), answers[";"][name].nan_to_num(7.0)) and clean.isnan().any()
 
 
 def test_kernels_of_a_full_mask_run_in_clusters_and_split_tiles():
