@@ -109,7 +109,7 @@ def test_a_first_step_whose_rows_have_no_scores_may_update_them():
     )
     branch = next(update.finditer(forward.text))
     assert may_follow_nothing(forward.text, forward.text[: branch.start(1)].count("\n") + 1)
-    shape = Problem((512,), (500,), 2, 1, 104, 104, "float16", backward=False)
+    shape = Problem((512,), (500,), 2, 1, 120, 120, "float16", backward=False)
     case = Case("blocksparse", shape, variant=FULL_ORDERED.options, repeats=1)
     answers = {}
     for instead in ("", f"@{branch[2]} trap;", ";"):
