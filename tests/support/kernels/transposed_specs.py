@@ -4,6 +4,7 @@ import torch
 from backward_problems import Spec
 from transposed_backward import WITH_RUNS
 
+DEEP_RUNS = (("depth", 112), *WITH_RUNS)
 # Of ordered adds with runs: several sequences; heads that share a unit; units of their own
 ORDERED_RUNS = {
     "runs of tiles, ordered": Spec(
@@ -27,7 +28,7 @@ ORDERED_RUNS = {
         whole=True,
         deterministic=True,
         group_split=2,
-        tuning=WITH_RUNS,
+        tuning=DEEP_RUNS,
     ),
 }
 SPECS = {
@@ -64,7 +65,7 @@ SPECS = {
         dtype=torch.float16,
         view=True,
         group_split=2,
-        tuning=WITH_RUNS,
+        tuning=DEEP_RUNS,
     ),
     **ORDERED_RUNS,
     # of five entries of two heads the first and the last are four tiles apart, as in a run
