@@ -114,12 +114,12 @@ CONFIGS = (
     Config("fp16_d32_bits_cap_atomic", "float16", (8, 32), True, 64, 64, "bits", False),
     Config("fp16_d96_bits_ordered", "float16", (72, 96), False, 64, 64, "bits", True),
 )
-# Hopper's, at head dims that need all columns of the tiles (`depth_of`): forward kernels with persistent CTAs and loads
+# Hopper's, at head dims that need all columns of tiles (`depth_of`): forward kernels with persistent CTAs and loads
 # by TMA; backward kernels with dQ transposed, those of ordered adds, and those with runs of 80 queries (full blocks
-# without a softcap, at head dim 128). Those of a full mask run forward in clusters, and split tiles in both passes (NOTE
-# [split tiles] of common/split_tiles.py); ordered adds have a semaphore for each step of 80 there (NOTE [ordered runs]
-# of backward/transposed/runs_dq_warps.py). Those of nested rows run forward in clusters (NOTE [nested rows] of
-# forward/tile_scheduler.py).
+# without a softcap, at head dim 128). Those of a full mask run forward in clusters, and split tiles in both passes:
+# NOTE [split tiles] of common/split_tiles.py; ordered adds have a semaphore for each step of 80 there: NOTE [ordered
+# runs] of backward/transposed/runs_dq_warps.py. Those of nested rows run forward in clusters: NOTE [nested rows] of
+# forward/tile_scheduler.py.
 WGMMA = (
     Config("bf16_d64_bits_ordered_wgmma", "bfloat16", (56, 64), False, 128, 128, "bits", True, "wgmma"),
     Config("fp16_d128_band_atomic_wgmma", "float16", (120, 128), False, 128, 128, "band", False, "wgmma"),
