@@ -100,6 +100,7 @@ def test_a_number_is_not_taken_where_there_is_no_counter():
     assert [(one.oracle, one.kind) for one in verdict.findings] == [("emulator", "address_of_no_tensor")]
 
 
+@pytest.mark.nightly
 def test_a_first_step_whose_rows_have_no_scores_may_update_them():
     """Of two warps that begin with rows whose scores are minus infinity, or not numbers: "a first step without scores"
     of proven_arguments.py. A trap in place of the update shows that it is come to."""
