@@ -27,7 +27,8 @@ def test_a_seed_draws_the_cases_that_it_drew_when_the_list_was_made(name):
     drawn: list[str] = []
     (shard,) = (shard for shard in plan(SETTINGS) if shard.name == name)
     target = load(shard.target)
-    explore(shard, drawer_of(target, SETTINGS), lambda case: drawn.append(case.id), seed_cases(shard, target, SETTINGS))
+    drawer = drawer_of(target, SETTINGS, shard)
+    explore(shard, drawer, lambda case: drawn.append(case.id), seed_cases(shard, target, SETTINGS))
     assert drawn == [line.split()[0] for line in COMMITTED["shards"][name]]
 
 
