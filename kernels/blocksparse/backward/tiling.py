@@ -194,8 +194,8 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     splits      1: tiles of the transposed loop may be split, with atomic adds
     depth       by wgmma: `Tiling.depth`, a multiple of 16 and at least the head dim
     stages_p    1 or 2 buffers of P in the straight loop, for tiles of 64 keys
-    releaser    which warp of the straight loop releases its semaphores. 1: a warp of the third warpgroup; 0: a
-                multiplying warp
+    releaser    the warp that releases the straight loop's semaphores: 1, one of the third warpgroup; 0, one that
+                multiplies
     Raises ValueError for a tiling that does not fit (registers and shared memory: NOTE [large dims]; warps; wgmma) and
     for unknown names.
     """

@@ -210,8 +210,7 @@ def forward_variant(
     if products is None:
         products = forward_products(arch_of(q.device), blocks.tile_m) if q.device.type == "cuda" else "mma"
     if products == "wgmma" and not tuning:
-        depth = depth_of(q.shape[-1], padded_dim(q.shape[-1]))
-        tuning = tuple(sorted({**ways_of_tiles(q, blocks), **({"depth": depth} if depth else {})}.items()))
+        tuning = tuple(sorted(default_tuning(q, blocks).items()))
     return _forward_variant(
         str(q.dtype).removeprefix("torch."),
         q.shape[-1],
@@ -224,14 +223,17 @@ def forward_variant(
     )
 
 
-def ways_of_tiles(q: Tensor, blocks: BlockSparse) -> dict[str, int]:
-    """Entries of the tuning of Hopper's kernel that say how CTAs share tiles, or their K and V."""
-    dim = padded_dim(q.shape[-1])
+def default_tuning(q: Tensor, blocks: BlockSparse) -> dict[str, int]:
+    """The tuning of Hopper's kernel for a problem: how CTAs share tiles, or their K and V, and the columns of products
+    where these are fewer than the tiles'."""
+    padded = padded_dim(q.shape[-1])
+    depth = depth_of(q.shape[-1], padded)
+    found = {"depth": depth} if depth else {}
     if shares_loads(q, blocks):
-        return {"cluster": 2} | WITH_CLUSTERS.get(dim, {"splits": 1})
+        return found | {"cluster": 2} | WITH_CLUSTERS.get(padded, {"splits": 1})
     if shares_nested_loads(q, blocks):
-        return {"cluster": 2, "nested": 1}
-    return {"splits": 1} if splits_tiles(q, blocks) else {}
+        return found | {"cluster": 2, "nested": 1}
+    return found | ({"splits": 1} if splits_tiles(q, blocks) else {})
 
 
 def shares_loads(q: Tensor, blocks: BlockSparse) -> bool:

@@ -102,8 +102,9 @@ def test_a_number_is_not_taken_where_there_is_no_counter():
 
 @pytest.mark.nightly
 def test_a_first_step_whose_rows_have_no_scores_may_update_them():
-    """Of two warps that begin with rows whose scores are minus infinity, or not numbers: "a first step without scores"
-    of proven_arguments.py. A trap in place of the update shows that it is come to."""
+    """The argument "a first step without scores" of proven_arguments.py holds for two warps whose rows begin with
+    scores of minus infinity, or with ones that are not numbers. A trap in place of the update shows that they come to
+    it."""
     forward = FULL_ORDERED.kernels(Survey(1))["forward"]
     update = re.compile(
         r"\tmov\.b32 \t%r\d+, 0fFF800000;\n(?:\tmov\.b32 [^\n]*\n)+\t(@(%p\d+) bra \t\S+;)\n\tsetp\.eq\.f32"
