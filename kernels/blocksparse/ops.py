@@ -187,7 +187,7 @@ def flatten(blocks: BlockSparse) -> tuple[list[Tensor], list[int]]:
         sum(int(flag) << bit for bit, flag in enumerate((schedule.alike, schedule.own_first, schedule.reverses))),
         int(blocks.order is not None),
         sum(1 << at for at, tensor in enumerate(given) if tensor is not None),
-        int(blocks.merged) + 2 * int(blocks.halves),
+        int(blocks.merged),
         int(blocks.forward.alike) + 2 * int(blocks.forward.nested),
     ]
     beside = [([], []) if other is None else flatten(other) for other in (blocks.wide, blocks.paired)]
@@ -200,7 +200,7 @@ def flatten(blocks: BlockSparse) -> tuple[list[Tensor], list[int]]:
 def unflatten(tensors: Sequence[Tensor], numbers: Sequence[int]) -> BlockSparse:
     """The inverse of `flatten`."""
     has_backward, mask_kind, has_slot_backward, left, right, tile_m, tile_n, *others = numbers
-    schedule_kind, pairs, group_split, flags, has_order, lpt_orders, of_rows, promises, *others = others
+    schedule_kind, pairs, group_split, flags, has_order, lpt_orders, merged, promises, *others = others
     (tensors_of_wide, numbers_of_wide, tensors_of_paired, _), of_beside = others[:4], others[4:]
     rest = iter(tensors)
     forward = _lists(rest, alike=bool(promises & 1), nested=bool(promises & 2))
@@ -221,21 +221,7 @@ def unflatten(tensors: Sequence[Tensor], numbers: Sequence[int]) -> BlockSparse:
     of_wide, of_paired = of_beside[:numbers_of_wide], of_beside[numbers_of_wide:]
     wide = unflatten([next(rest) for _ in range(tensors_of_wide)], of_wide) if of_wide else None
     paired = unflatten([next(rest) for _ in range(tensors_of_paired)], of_paired) if of_paired else None
-    merged, halves = bool(of_rows & 1), bool(of_rows & 2)
-    return BlockSparse(
-        forward,
-        backward,
-        mask,
-        tile_m,
-        tile_n,
-        schedule,
-        order,
-        first,
-        merged=merged,
-        halves=halves,
-        wide=wide,
-        paired=paired,
-    )
+    return BlockSparse(forward, backward, mask, tile_m, tile_n, schedule, order, first, bool(merged), wide, paired)
 
 
 def _lpt_order(given: list[Tensor | None]) -> LPTOrder | None:

@@ -16,8 +16,8 @@ from kernels.blocksparse.backward.transposed import loads, turns
 from kernels.blocksparse.backward.wgmma import operand_layout
 from kernels.blocksparse.common import clusters, mbarriers
 from kernels.blocksparse.common.arguments import operand as argument_operand
-from kernels.blocksparse.common.bulk import BulkOperand, bulk_operand
 from kernels.blocksparse.common.clusters import Cluster
+from kernels.blocksparse.common.bulk import BulkOperand, bulk_operand
 from kernels.blocksparse.common.list_reader import Operand, Sequences, read, sequence
 from kernels.blocksparse.common.mask_words import Mask
 from kernels.blocksparse.common.tile_counter import take_tile_number
