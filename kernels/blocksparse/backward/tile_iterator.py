@@ -150,15 +150,13 @@ def tiles_of(order: Order, counts: Counts) -> Int32:
 
 
 @cute.jit
-def place_of(number: Int32, order: Order, counts: Counts, ctas: cutlass.Constexpr = 1):
-    """(batch, unit, n_block) of the tile that has this number in the order of the work. ctas: of a cluster, if more
-    than one: numbers are of so many neighbouring tiles, of which n_block counts the groups; sequences have no order.
+def place_of(number: Int32, order: Order, counts: Counts):
+    """(batch, unit, n_block) of the tile that has this number in the order of the work.
 
     Positions are slowest within `order.pairs` pairs of (batch, unit), so a pair's lower positions always have lower
     numbers, or in a reversed group its higher ones. A number past the last tile is one past a sequence's end.
     """
-    n_blocks = (counts.n_blocks + (ctas - 1)) // ctas
-    first_sequence, sequences, tiles, past = Int32(0), counts.batch, n_blocks, Boolean(False)
+    first_sequence, sequences, tiles, past = Int32(0), counts.batch, counts.n_blocks, Boolean(False)
     if order.sequences.given:
         past = number >= tiles_of(order, counts)
         first_sequence, before, tiles = sequence_at(order.sequences, sequences, number // counts.units)
@@ -166,7 +164,7 @@ def place_of(number: Int32, order: Order, counts: Counts, ctas: cutlass.Constexp
         sequences = Int32(1)
         if past:
             number = Int32(0)
-    pairs = order.pairs * n_blocks // tiles  # so that as many tiles are concurrent in a shorter sequence
+    pairs = order.pairs * counts.n_blocks // tiles  # so that as many tiles are concurrent in a shorter sequence
     first = number // (tiles * pairs) * pairs
     number = number - first * tiles
     concurrent_pairs = cutlass.min(pairs, sequences * counts.units - first)
@@ -182,8 +180,7 @@ def place_of(number: Int32, order: Order, counts: Counts, ctas: cutlass.Constexp
         n_block = tiles - 1 - position
     if order.schedule == 2:
         head_kv = unit // counts.group_split
-        row = batch * order.stride_batch + head_kv * order.stride_head
-        n_block = read(order.positions, row + position * ctas) // ctas
+        n_block = read(order.positions, batch * order.stride_batch + head_kv * order.stride_head + position)
     if past:
         n_block = counts.n_blocks
     return batch, unit, n_block

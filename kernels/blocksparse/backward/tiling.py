@@ -76,8 +76,6 @@ class Tiling:
                  the tile is taken early (docs/performance/log.md)
     depth        by wgmma: columns of Q, K, V and dO that S and dP are products over, as those behind are zeros, and in
                  the loops with keys as rows columns of dK and dV, at head dim 256 of dQ too. 0: all
-    cluster      CTAs with neighbouring tiles of keys that load Q and dO for each other: NOTE [shared steps] of
-                 by_gradient/kernel.py. 1: each loads its own
     """
 
     tile_m: int
@@ -105,7 +103,6 @@ class Tiling:
     stages_dq: int = 1
     splits: bool = False
     depth: int = 0
-    cluster: int = 1
 
     @property
     def threads(self) -> int:
@@ -196,7 +193,6 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     stages_dq   1 or 2 buffers of dQ, at head dim 128 without runs
     splits      1: tiles of the transposed loop may be split, with atomic adds
     depth       by wgmma: `Tiling.depth`, a multiple of 16 and at least the head dim
-    cluster     2: clusters of two CTAs, at head dim 256
     stages_p    1 or 2 buffers of P in the straight loop, for tiles of 64 keys
     releaser    the warp that releases the straight loop's semaphores: 1, one of the third warpgroup; 0, one that
                 multiplies
@@ -211,7 +207,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     if unknown := sorted(
         set(overrides)
         - {"step_m", "stages", "stages_ds", "stages_p", "wide_stores", "releaser", "warps_s", "warps_dkv", "warps_dq"}
-        - {"transposed", "step_groups", "runs", "delays", "stages_dq", "splits", "depth", "cluster"}
+        - {"transposed", "step_groups", "runs", "delays", "stages_dq", "splits", "depth"}
     ):
         raise ValueError(f"variant.tuning has {unknown}, which the backward kernel does not know")
     wgmma = variant.products == "wgmma"
@@ -349,10 +345,9 @@ def _stages_dq(variant: Variant) -> int:
 def _by_gradient(variant: Variant, overrides: dict[str, int]) -> Tiling:
     """The tiling of Hopper's loop whose warpgroups have a gradient each: steps of 64 queries, two stages of Q and one
     of dO, which is read earlier. Postprocess reads dQ, dK and dV as if each warpgroup had half of their columns."""
-    cluster = overrides.get("cluster", 1)
-    chosen = {"step_m": 64, "stages": 1, "stages_ds": 1, "wide_stores": 1, "cluster": cluster}
+    chosen = {"step_m": 64, "stages": 1, "stages_ds": 1, "wide_stores": 1}
     wrong = {name: value for name, value in overrides.items() if chosen.get(name) != value}
-    if variant.separate_dq or wrong or cluster not in (1, 2):
+    if variant.separate_dq or wrong:
         raise ValueError(
             f"variant.products is 'wgmma' at head dim {variant.dim_padded}: there is no separate dQ, and tuning has no "
             f"other values than {chosen}, got {overrides}"
@@ -374,7 +369,6 @@ def _by_gradient(variant: Variant, overrides: dict[str, int]) -> Tiling:
         wgmma=True,
         transposed=True,
         by_gradient=True,
-        cluster=cluster,
     )
 
 

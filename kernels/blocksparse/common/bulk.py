@@ -14,7 +14,7 @@ TMA writes zeros.
 from typing import Any, NamedTuple
 
 import cutlass
-from cutlass import Boolean, Int16, Int32, Int64, cute
+from cutlass import Int32, Int64, cute
 from cutlass._mlir.dialects import llvm
 from cutlass.cute.nvgpu import cpasync
 from cutlass.cutlass_dsl import dsl_user_op
@@ -34,16 +34,13 @@ class BulkOperand(NamedTuple):
     coordinates: Any
 
 
-def bulk_operand(
-    x: Operand, tile: tuple[int, int], shared: Any, heads: Int32, batch: Int32, dim: Int32, ctas: int = 1
-) -> BulkOperand:
+def bulk_operand(x: Operand, tile: tuple[int, int], shared: Any, heads: Int32, batch: Int32, dim: Int32) -> BulkOperand:
     """Host code: the tensor map of x for tiles (rows, dim_padded) that lie in shared memory as `shared` says. Strides
-    that are 0 have the same rows for all. ctas: of a cluster that load a tile for each other (`load_shared`)."""
+    that are 0 have the same rows for all."""
     strides = [cute.assume(stride, divby=8) for stride in (x.stride_row, x.stride_head, x.stride_batch)]
     layout = cute.make_layout((ROWS, dim, heads, batch), stride=(strides[0], 1, strides[1], strides[2]))
-    operation = cpasync.CopyBulkTensorTileG2SOp() if ctas == 1 else cpasync.CopyBulkTensorTileG2SMulticastOp()
     atom, coordinates = cpasync.make_tiled_tma_atom(
-        operation, cute.make_tensor(x.pointer, layout), shared, tile, num_multicast=ctas
+        cpasync.CopyBulkTensorTileG2SOp(), cute.make_tensor(x.pointer, layout), shared, tile
     )
     return BulkOperand(x, atom, coordinates)
 
@@ -54,40 +51,13 @@ def load_whole(
 ) -> None:
     """A whole warp: starts the TMA load of a tile into a stage of sX (rows, dim_padded, stages), whose bytes `full`
     expects. place: (batch, head, the tile's first row in its batch)."""
-    source, target = _share(operand, place, sX, stage, 0, 1)
-    cute.copy(operand.atom, source, target, tma_bar_ptr=full)  # elects a thread itself
-
-
-@cute.jit
-def load_shared(
-    operand: BulkOperand,
-    place: tuple[Int32, Int32, Int32],
-    sX: cute.Tensor,
-    stage: Int32,
-    full: cute.Pointer,
-    cluster: cutlass.Constexpr,
-    shared: Boolean,
-) -> None:
-    """`load_whole` in a cluster, by each of its CTAs. Where all need the same tile (`shared`), each loads its share of
-    the rows into the stages of all, whose `full` it counts at; else all shares into its own."""
-    rank = cute.arch.block_idx()[0] % cluster
-    everyone, itself = Int32((1 << cluster) - 1), Int32(1) << rank
-    for share in cutlass.range_constexpr(cluster):
-        if not shared or rank == share:
-            source, target = _share(operand, place, sX, stage, share, cluster)
-            mask = Int16(everyone if shared else itself)
-            cute.copy(operand.atom, source, target, tma_bar_ptr=full, mcast_mask=mask)
-
-
-def _share(operand: BulkOperand, place, sX: cute.Tensor, stage: Int32, share: int, shares: int):
-    """(coordinates, shared memory) of one of a tile's shares of rows."""
     batch, head, row = place
     shape = (cute.size(sX, mode=[0]), cute.size(sX, mode=[1]))
     gX = cute.local_tile(cute.domain_offset((row, 0), operand.coordinates[None, None, head, batch]), shape, (0, 0))
     tXsX, tXgX = cpasync.tma_partition(
-        operand.atom, share, cute.make_layout(shares), cute.group_modes(sX, 0, 2), cute.group_modes(gX, 0, 2)
+        operand.atom, 0, cute.make_layout(1), cute.group_modes(sX, 0, 2), cute.group_modes(gX, 0, 2)
     )
-    return tXgX, tXsX[None, stage]
+    cute.copy(operand.atom, tXgX, tXsX[None, stage], tma_bar_ptr=full)  # elects a thread itself
 
 
 @cute.jit

@@ -15,14 +15,7 @@ import torch
 from torch import Tensor
 
 from kernels.blocksparse.compile.runtime import arch_of, launch
-from kernels.blocksparse.launch.backward_tuning import (
-    CLUSTERS,
-    Tuning,
-    backward_tuning,
-    has_ordered_runs,
-    keys_of,
-    without_clusters,
-)
+from kernels.blocksparse.launch.backward_tuning import Tuning, backward_tuning, has_ordered_runs, keys_of
 from kernels.blocksparse.launch.by_length import (
     order_of_keys,
     order_of_partials,
@@ -290,7 +283,7 @@ def _variants(
     before = Variant("preprocess", dtype, dim, tile_m=tiles[0], separate_dq=separate_dq)
     dq = [Variant("dq", dtype, dim, *tiles, mask, False, softcap, "wgmma", of_dq, float32)] if separate_dq else []
     main = Variant("backward", dtype, dim, *tiles, mask, ordered, softcap, products, tuning, float32, separate_dq)
-    of_main = ("runs", "delays", "stages_dq", "splits", "cluster", *["depth"] * (dim <= LARGEST_DIM[128]))
+    of_main = ("runs", "delays", "stages_dq", "splits", *["depth"] * (dim <= LARGEST_DIM[128]))
     of_after = tuple((key, value) for key, value in tuning if key not in of_main)
     of_cta = (tiles[0], min(tiles[1], PAIR_KEYS // 2))
     after = Variant("postprocess", dtype, dim, *of_cta, products=products, tuning=of_after, float32=float32)
@@ -387,8 +380,6 @@ def backward_launches(
         raise ValueError(
             f"tuning: with ordered adds runs need a full mask of padded sequences of {blocks.tile_n} keys or a multiple"
         )
-    if CLUSTERS[0] in main.tuning and not blocks.halves:
-        raise ValueError("tuning: clusters need lists whose tiles of keys are halves of others (lists.halves)")
     if main.products == "tcgen05":
         main = for_operands(main, q, k, v, do)
     batch, heads_q, heads_kv, m_blocks = sequences.batch, *heads_of(q, k), blocks.m_blocks
@@ -405,9 +396,7 @@ def backward_launches(
     if not deterministic and positions is None and blocks.lpt is not None and blocks.lpt.columns is not None:
         kind, positions = "permutation", blocks.lpt.columns
     by_length, by_partials = order_of_keys(k, blocks), order_of_partials(k, blocks)
-    main = main if by_length is None else without_clusters(main)
-    in_clusters = n_blocks + n_blocks % 2 if CLUSTERS[0] in main.tuning else n_blocks
-    tiles = tiles_to_launch(by_length, k, blocks.tile_n, batch, in_clusters) * heads_kv * group_split
+    tiles = tiles_to_launch(by_length, k, blocks.tile_n, batch, n_blocks) * heads_kv * group_split
     tiles_of_partials = tiles_to_launch(by_partials, k, blocks.tile_n, batch, of_ctas) * heads_kv
     order_of_rows: Values = {
         **order_values(order_of_queries(q, blocks)),

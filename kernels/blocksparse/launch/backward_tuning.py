@@ -5,19 +5,16 @@ From shapes and lists alone; nothing here looks at values on the device. Measure
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from torch import Tensor
 
 from kernels.blocksparse.launch.forward import Sequences
 from kernels.blocksparse.lists.types import OPEN, Band, Bits, BlockMask, BlockSparse
-from kernels.blocksparse.spec.variant import LARGEST_DIM, Variant, depth_of
+from kernels.blocksparse.spec.variant import depth_of
 
 Tuning = tuple[tuple[str, int], ...]
 
 CAPPED: Tuning = (("step_m", 64),)  # at head dim 64 with a soft cap: steps of 128 queries would spill registers
 RUNS: Tuning = (("runs", 1),)  # which masks that are rows of adjacent blocks have by default, with atomic adds
-CLUSTERS: Tuning = (("cluster", 2),)  # of the two halves of a tile of 128 keys
 NARROW = 1024  # keys of a window: of wider ones runs of tiles in steps of 80 queries are faster
 
 
@@ -28,13 +25,11 @@ def backward_tuning(
     dQ are; keys: as `keys_of` says."""
     found = tuning_of_loop(blocks, padded, softcap, ordered, keys)
     depth = depth_of(dim, padded)
-    return tuple(sorted((*found, *((("depth", depth),) if depth else ()))))
+    return tuple(sorted((*found, ("depth", depth)))) if depth else found
 
 
 def tuning_of_loop(blocks: BlockSparse, padded: int, softcap: bool, ordered: bool, keys: int | None) -> Tuning:
     """The entries that say which main loop runs."""
-    if padded > LARGEST_DIM[128]:
-        return CLUSTERS if blocks.halves else ()
     if (blocks.tile_m, blocks.tile_n) != (128, 128):
         return ()
     if softcap:
@@ -71,11 +66,6 @@ def has_ordered_runs(blocks: BlockSparse, keys: int | None) -> bool:
 def keys_of(sequences: Sequences) -> int | None:
     """Keys of every sequence, where these are padded and no tensor says how long they are."""
     return None if isinstance(sequences.k_length, Tensor) else sequences.k_length
-
-
-def without_clusters(main: Variant) -> Variant:
-    """The backward kernel whose CTAs each load their own steps."""
-    return replace(main, tuning=tuple(entry for entry in main.tuning if entry not in CLUSTERS))
 
 
 def window_width(mask: BlockMask) -> int | None:

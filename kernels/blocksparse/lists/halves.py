@@ -27,7 +27,7 @@ TILE_N = 64  # keys of a half
 def halve_keys(blocks: BlockSparse, lengths_k: LengthsLike, *, longest: int | None = None) -> BlockSparse:
     """Block lists of the same mask over tiles of half as many keys. They have backward lists, ranks and launch orders
     where `blocks` has them. Both halves of a row of the backward lists visit its blocks in its order; a block of bits
-    that becomes a full one comes last. Without bits both halves have the same blocks (`BlockSparse.halves`).
+    that becomes a full one comes last.
 
     blocks     with tiles of 128 keys
     lengths_k  of the sequences: a number, numbers, or an integer tensor (batch,)
@@ -57,7 +57,6 @@ def halve_keys(blocks: BlockSparse, lengths_k: LengthsLike, *, longest: int | No
         order=None,
         lpt=None,
         merged=False,
-        halves=not isinstance(mask, Bits),
     )
     if blocks.backward is not None:
         halved = with_backward(halved, shape.n_blocks) if blocks.merged else _with_rows_of(halved, blocks, shape)

@@ -226,8 +226,6 @@ class BlockSparse:
     wide      lists of the same mask over tiles of 192 or 256 queries, without backward lists: the forward pass takes
               these where its kernel has such tiles (NOTE [wide tiles] of forward/hopper/tuning.py, NOTE [two query
               tiles] of forward/blackwell/kernel.py); None: there are none
-    halves    tiles of keys 2i and 2i + 1 are halves of one: they have the same blocks of queries in the same order,
-              if both begin within their sequence, and are neighbours in every launch order; `halve_keys` says so
     paired    lists of the same mask over tiles of 128 queries and 256 keys, with backward lists: the backward pass
               takes these, with their own schedule and order, where its kernel runs on pairs of CTAs
               (backward/blackwell/pairs); None: there are none
@@ -242,7 +240,6 @@ class BlockSparse:
     order: WriteOrder | None = None
     lpt: LPTOrder | None = None
     merged: bool = False
-    halves: bool = False
     wide: BlockSparse | None = None
     paired: BlockSparse | None = None
 

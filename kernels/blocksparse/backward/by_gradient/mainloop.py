@@ -74,7 +74,7 @@ def loop_of_dv(w) -> None:
         for step in cutlass.range(iterations, unroll=1):
             rSlope = cute.make_rmem_tensor_like(rS) if cutlass.const_expr(w.variant.softcap) else None
             scores_to_probabilities(w, rS, rSlope, step % stages_q, tiling.step_m)
-            turns.release_step(w, w.q_empty, step, stages_q)
+            turns.arrive_empty(w.q_empty, step, stages_q)
             for _ in cutlass.range(branch(masked)):
                 masking.apply_words(rows_columns(rS), find_kept(w, rWords))
             rP = rounded(rS, w.dtype)
@@ -89,7 +89,7 @@ def loop_of_dv(w) -> None:
             clear_others(w.to_dq, rdQ)
             issue(w.to_dq, rdQ, 0, w.group, add=False)
             finish(1)
-            turns.release_step(w, w.do_empty, step, stages)
+            turns.arrive_empty(w.do_empty, step, stages)
             finish()
             hand_over_dq(w, rdQ, step, 0)
             # the last step multiplies its own scores once more, which nobody reads: no branch around a product
@@ -118,7 +118,7 @@ def loop_of_dk(w) -> None:
         finish()
         for step in cutlass.range(iterations, unroll=1):
             subtract_delta(w, rdP, step % stages, tiling.step_m)
-            turns.release_step(w, w.do_empty, step, stages)
+            turns.arrive_empty(w.do_empty, step, stages)
             take_p(w, rdP)
             rdS = rounded(rdP, w.dtype)
             share_rounded(w.to_dp.mma, rdS, w.storage.sdS, w.thread)
@@ -128,7 +128,7 @@ def loop_of_dk(w) -> None:
             issue_from_registers(w.to_dk, w.rdK, as_operand_a(rdS), step % stages_q)
             await_own_ds()
             finish()
-            turns.release_step(w, w.q_empty, step, stages_q)
+            turns.arrive_empty(w.q_empty, step, stages_q)
             rdQ = accumulator(w.to_dq)
             clear_others(w.to_dq, rdQ)
             issue(w.to_dq, rdQ, 0, w.group, add=False)

@@ -21,7 +21,7 @@ from kernels.blocksparse.backward.tile_iterator import Block, block_at, load_ent
 from kernels.blocksparse.backward.tiling import HALF
 from kernels.blocksparse.backward.transposed import turns
 from kernels.blocksparse.common.buffers import stage_of
-from kernels.blocksparse.common.bulk import BulkOperand, load_rows, load_run, load_shared, load_whole
+from kernels.blocksparse.common.bulk import BulkOperand, load_rows, load_run, load_whole
 
 LATE = 8
 
@@ -166,11 +166,7 @@ def load_step(
             cute.arch.mbarrier_arrive_and_expect_tx(barrier, size + run)
             load_run(target, source, run, barrier)
         cute.arch.sync_warp()
-        place = (batch, block.head, row)
-        if cutlass.const_expr(tiling.cluster == 1):
-            load_whole(operand, place, sX, stage, barrier)
-        else:
-            load_shared(operand, place, sX, stage, barrier, tiling.cluster, w.shared)
+        load_whole(operand, (batch, block.head, row), sX, stage, barrier)
     else:
         address = operand.rows.at(batch, Int64(row), block.head)
         load_rows(address, operand.rows.stride_row, rows_left, w.dim, sX[None, None, stage], w.thread % 32)

@@ -11,17 +11,14 @@ from kernels.blocksparse.backward import dq_accumulator, softmax_gradient
 from kernels.blocksparse.backward.entry import Backward
 from kernels.blocksparse.backward.kernel import Gradients
 from kernels.blocksparse.backward.mainloop_mma import Work
-from kernels.blocksparse.backward.tile_iterator import Counts, Lists, Order, place_of, take_place
+from kernels.blocksparse.backward.tile_iterator import Counts, Lists, Order, take_place
 from kernels.blocksparse.backward.transposed import loads, turns
 from kernels.blocksparse.backward.wgmma import operand_layout
-from kernels.blocksparse.common import clusters, mbarriers
+from kernels.blocksparse.common import mbarriers
 from kernels.blocksparse.common.arguments import operand as argument_operand
-from kernels.blocksparse.common.clusters import Cluster
 from kernels.blocksparse.common.bulk import BulkOperand, bulk_operand
 from kernels.blocksparse.common.list_reader import Operand, Sequences, read, sequence
 from kernels.blocksparse.common.mask_words import Mask
-from kernels.blocksparse.common.tile_counter import take_tile_number
-from kernels.blocksparse.spec.variant import NO_INJECTION, OF_CLUSTERS, Injection, Variant
 
 
 class BulkBackward(Backward):
@@ -34,47 +31,13 @@ class BulkBackward(Backward):
             return found
         rows, heads = (tiling.step_m, arguments.heads_q) if name in ("q", "do") else (tiling.tile_n, arguments.heads_kv)
         shared = operand_layout(self.dtype, rows, tiling.dim)
-        ctas = tiling.cluster if name in ("q", "do") else 1
-        return bulk_operand(found, (rows, tiling.dim), shared, heads, arguments.batch, arguments.dim, ctas)
+        return bulk_operand(found, (rows, tiling.dim), shared, heads, arguments.batch, arguments.dim)
 
 
 class TileBackward(BulkBackward):
     """A kernel with a CTA for each tile of keys; a subclass has `roles`."""
 
-    INJECTION_POINTS = (*BulkBackward.INJECTION_POINTS, *OF_CLUSTERS)
     load = staticmethod(loads.load_all)
-
-    def __init__(self, variant: Variant, arch: str, injection: Injection = NO_INJECTION) -> None:
-        super().__init__(variant, arch, injection)
-        if self.tiling.cluster > 1:
-            self.cluster = (self.tiling.cluster, 1, 1)
-        self.meet_at_start = injection.pick("meet_at_start", clusters.meet)
-        self.leave = injection.pick("leave", clusters.leave)
-
-    def begin(self, cluster: Cluster, storage, order: Order, counts: Counts, thread: Int32):
-        """(batch, unit, n_block) of this CTA; those of a cluster have neighbouring tiles of keys. In a cluster the
-        mbarriers are initialised, which other CTAs reach."""
-        if cluster.ctas == 1:
-            return take_place(self.variant.deterministic, order, counts, storage.sTileNumber, thread)
-        self.initialise(cluster, storage, order, thread)
-        self.meet_at_start(cluster)
-        number = cute.arch.block_idx()[0] // cluster.ctas
-        if self.variant.deterministic:
-            of_first = cute.arch.map_dsmem_ptr(storage.sTileNumber.iterator, Int32(0))
-            rNumber = cute.make_rmem_tensor(1, Int32)
-            cute.autovec_copy(cute.make_tensor(of_first, cute.make_layout(1)), rNumber)
-            number = rNumber[0]
-        batch, unit, group = place_of(number, order, counts, cluster.ctas)
-        return batch, unit, group * cluster.ctas + cluster.rank
-
-    @cute.jit
-    def initialise(self, cluster: Cluster, storage, order: Order, thread: Int32) -> None:
-        """A cluster's mbarriers, and where adds are ordered the number of its tiles, in its first CTA."""
-        if thread == 0:
-            mbarriers.initialise(storage.barriers, turns.barrier_table(self.tiling))
-            if cutlass.const_expr(self.variant.deterministic):  # noqa: SIM102 (one is for the compiler)
-                if cluster.rank == 0:
-                    storage.sTileNumber[0] = take_tile_number(order.tile_counter)
 
     @cute.kernel
     def kernel(
@@ -98,8 +61,7 @@ class TileBackward(BulkBackward):
         variant, tiling = self.variant, self.tiling
         thread, _, _ = cute.arch.thread_idx()
         storage = self.shared_memory()
-        cluster = clusters.cluster_of(tiling.cluster)
-        batch, unit, n_block = self.begin(cluster, storage, order, counts, thread)
+        batch, unit, n_block = take_place(variant.deterministic, order, counts, storage.sTileNumber, thread)
         seq_q = sequence(queries, batch)
         seq_k = sequence(keys, batch)
         first_key = n_block * tiling.tile_n
@@ -136,15 +98,11 @@ class TileBackward(BulkBackward):
                 order=order,
                 counts=counts,
                 factors=factors,
-                cluster=cluster,
-                shared=(n_block | (cluster.ctas - 1)) * tiling.tile_n < seq_k.length,
                 **mbarriers.addresses(storage.barriers, turns.barrier_table(tiling)),
             )
-            if cutlass.const_expr(cluster.ctas == 1):
-                if thread == 0:
-                    mbarriers.initialise(storage.barriers, turns.barrier_table(tiling))
-                cute.arch.sync_threads()
+            if thread == 0:
+                mbarriers.initialise(storage.barriers, turns.barrier_table(tiling))
+            cute.arch.sync_threads()
             dk = (gradients.dk.at(batch, row, head_kv), gradients.dk.stride_row)
             dv = (gradients.dv.at(batch, row, head_kv), gradients.dv.stride_row)
             self.roles(w, head_kv, row, dk, dv, gradients.sums, sums)
-        self.leave(cluster)

@@ -30,9 +30,9 @@ def barrier_table(tiling: Tiling) -> dict[str, tuple[int, int]]:
         "k_full": (1, 1),
         "v_full": (1, 1),
         "q_full": (tiling.stages_q, 1),
-        "q_empty": (tiling.stages_q, tiling.reading_warps * tiling.cluster),
+        "q_empty": (tiling.stages_q, tiling.reading_warps),
         "do_full": (tiling.stages, 1),
-        "do_empty": (tiling.stages, tiling.reading_warps * tiling.cluster),
+        "do_empty": (tiling.stages, tiling.reading_warps),
     }
     if tiling.persistent:
         found |= {
@@ -82,20 +82,6 @@ def arrive_empty(empty: cute.Pointer, step: Int32, stages: cutlass.Constexpr) ->
     cute.arch.sync_warp()
     if cute.arch.lane_idx() == 0:
         cute.arch.mbarrier_arrive(empty + stage_of(step, stages))
-
-
-@cute.jit
-def release_step(w, empty: cute.Pointer, step: Int32, stages: cutlass.Constexpr) -> None:
-    """`arrive_empty`, in a cluster at the barriers of all CTAs that load the stage: NOTE [shared steps] of
-    by_gradient/kernel.py."""
-    if cutlass.const_expr(w.tiling.cluster == 1):
-        arrive_empty(empty, step, stages)
-    else:
-        cute.arch.sync_warp()
-        lane = cute.arch.lane_idx()
-        if lane < w.tiling.cluster:
-            rank = lane if w.shared else w.cluster.rank
-            cute.arch.mbarrier_arrive(empty + stage_of(step, stages), rank)
 
 
 @cute.jit
