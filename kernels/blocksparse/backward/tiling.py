@@ -76,6 +76,7 @@ class Tiling:
                  the tile is taken early (docs/performance/log.md)
     depth        by wgmma: columns of Q, K, V and dO that S and dP are products over, as those behind are zeros, and in
                  the loops with keys as rows columns of dK and dV, at head dim 256 of dQ too. 0: all
+    held         columns of K or V that warpgroups that have a gradient each hold in registers: NOTE [a gradient each]
     """
 
     tile_m: int
@@ -103,6 +104,7 @@ class Tiling:
     stages_dq: int = 1
     splits: bool = False
     depth: int = 0
+    held: int = 0
 
     @property
     def threads(self) -> int:
@@ -193,6 +195,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     stages_dq   1 or 2 buffers of dQ, at head dim 128 without runs
     splits      1: tiles of the transposed loop may be split, with atomic adds
     depth       by wgmma: `Tiling.depth`, a multiple of 16 and at least the head dim
+    held        `Tiling.held`, a multiple of 16
     stages_p    1 or 2 buffers of P in the straight loop, for tiles of 64 keys
     releaser    the warp that releases the straight loop's semaphores: 1, one of the third warpgroup; 0, one that
                 multiplies
@@ -207,7 +210,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     if unknown := sorted(
         set(overrides)
         - {"step_m", "stages", "stages_ds", "stages_p", "wide_stores", "releaser", "warps_s", "warps_dkv", "warps_dq"}
-        - {"transposed", "step_groups", "runs", "delays", "stages_dq", "splits", "depth"}
+        - {"transposed", "step_groups", "runs", "delays", "stages_dq", "splits", "depth", "held"}
     ):
         raise ValueError(f"variant.tuning has {unknown}, which the backward kernel does not know")
     wgmma = variant.products == "wgmma"
@@ -218,7 +221,12 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
         )
     if (depth := overrides.pop("depth", 0)) % 16 or not 0 <= depth <= dim or (depth and not wgmma):
         raise ValueError(f"variant.tuning: depth needs a multiple of 16 up to {dim}, and products 'wgmma', got {depth}")
-    return replace(_tiling_of(variant, overrides, arch, capacity), depth=depth)
+    held = overrides.pop("held", None)
+    tiling = _tiling_of(variant, overrides, arch, capacity)
+    most = held_columns(depth) if tiling.by_gradient else 0
+    if held is not None and (held % 16 or not 0 <= held <= (depth or dim) or not tiling.by_gradient):
+        raise ValueError(f"variant.tuning: held needs a multiple of 16 up to the depth, at dim 256, got {held}")
+    return replace(tiling, depth=depth, held=most if held is None else held)
 
 
 def _number_of(arch: str) -> int:
@@ -370,6 +378,11 @@ def _by_gradient(variant: Variant, overrides: dict[str, int]) -> Tiling:
         transposed=True,
         by_gradient=True,
     )
+
+
+def held_columns(depth: int) -> int:
+    """Columns of K or V that registers have room for beside a gradient of so many; 0: of 256."""
+    return depth if 0 < depth <= 176 else 128 if 0 < depth <= 192 else 0
 
 
 def default_step_groups(variant: Variant) -> int:

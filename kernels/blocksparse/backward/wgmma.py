@@ -14,10 +14,11 @@ product read it: products read by another path, the async proxy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import cutlass
 from cutlass import Float32, cute
-from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
+from cutlass.cute.nvgpu import OperandMajorMode, warp, warpgroup
 
 WARPGROUP = 128
 ROWS, DEPTH = 64, 16  # of one instruction
@@ -155,6 +156,34 @@ def _issue(product: GroupThread, rD: cute.Tensor, a: cute.Tensor, stage_b, add: 
     for k in range(product.depth // DEPTH):
         atom.set(warpgroup.Field.ACCUMULATE, add or k > 0)
         cute.gemm(atom, target, a[None, None, k], b[None, None, k], target)
+    warpgroup.commit_group()
+
+
+@cute.jit
+def load_a(product: GroupThread, sA: cute.Tensor, columns: cutlass.Constexpr, thread) -> cute.Tensor:
+    """The first columns of A, from shared memory to registers of a warpgroup's thread by ldmatrix, for `issue_held`.
+    sA: (m, k) with its swizzle in the layout."""
+    mma = replace(product.product, a_in_registers=True).tiled_mma()
+    own, atom = mma.get_slice(thread), cute.make_copy_atom(warp.LdMatrix8x8x16bOp(num_matrices=4), sA.element_type)
+    copy = cute.make_tiled_copy_A(atom, mma).get_slice(thread)
+    rA = own.make_fragment_A(own.partition_A(sA))
+    source, target = copy.partition_S(sA), copy.retile(rA)
+    for k in cutlass.range_constexpr(columns // DEPTH):
+        cute.copy(copy, source[None, None, k], target[None, None, k])
+    return rA
+
+
+def issue_held(product: GroupThread, rD: cute.Tensor, rA: cute.Tensor, columns: int, stage_b=0) -> None:
+    """Starts D = A B as a group of its own, of which the first columns of A are in registers, as `load_a` brings them,
+    and the others in shared memory."""
+    of_registers = cute.make_mma_atom(replace(product.product, a_in_registers=True).tiled_mma().op)
+    of_shared, target = cute.make_mma_atom(product.mma.op), as_issued(rD)
+    a, b = product.a[None, None, None, 0], product.b[None, None, None, stage_b]
+    warpgroup.fence()
+    for k in range(product.depth // DEPTH):
+        atom, source = (of_registers, rA) if k < columns // DEPTH else (of_shared, a)
+        atom.set(warpgroup.Field.ACCUMULATE, k > 0)
+        cute.gemm(atom, target, source[None, None, k], b[None, None, k], target)
     warpgroup.commit_group()
 
 

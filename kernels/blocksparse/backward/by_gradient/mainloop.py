@@ -37,7 +37,17 @@ from kernels.blocksparse.backward.transposed.mainloop import rounded, scores_to_
 from kernels.blocksparse.backward.transposed.mainloop_dkdv import words_of_step
 from kernels.blocksparse.backward.transposed.query_words import find_kept
 from kernels.blocksparse.backward.transposed.turns import GROUPS, DqBarrier
-from kernels.blocksparse.backward.wgmma import WARPGROUP, clear_others, finish, issue, issue_from_registers, publish
+from kernels.blocksparse.backward.wgmma import (
+    WARPGROUP,
+    GroupThread,
+    clear_others,
+    finish,
+    issue,
+    issue_from_registers,
+    issue_held,
+    load_a,
+    publish,
+)
 from kernels.blocksparse.common.layouts import as_operand_a, rows_columns
 from kernels.blocksparse.common.mask_words import branch
 
@@ -67,8 +77,9 @@ def loop_of_dv(w) -> None:
     rWords = cute.make_rmem_tensor(tiling.step_m // 32, Uint32)
     if iterations > 0:
         cute.arch.mbarrier_wait(w.k_full, 0)
+        rK = held(w, w.to_s, w.storage.plainK)
         turns.await_full(w.q_full, Int32(0), stages_q)
-        issue(w.to_s, rS, 0, 0, add=False)
+        issue_scores(w, w.to_s, rS, rK, 0)
         masked = words_of_step(w, rWords, Int32(0))
         finish()
         for step in cutlass.range(iterations, unroll=1):
@@ -96,7 +107,7 @@ def loop_of_dv(w) -> None:
             following = cutlass.min(step + 1, iterations - 1)
             turns.await_full(w.q_full, following, stages_q)
             rNext = accumulator(w.to_s)
-            issue(w.to_s, rNext, 0, following % stages_q, add=False)
+            issue_scores(w, w.to_s, rNext, rK, following % stages_q)
             if cutlass.const_expr(pieces_of_dq(tiling, w.group) > 1):
                 hand_over_dq(w, rdQ, step, 1)
             masked = words_of_step(w, rWords, following)
@@ -112,8 +123,9 @@ def loop_of_dk(w) -> None:
     rdP = accumulator(w.to_dp)
     if iterations > 0:
         cute.arch.mbarrier_wait(w.v_full, 0)
+        rV = held(w, w.to_dp, w.storage.plainV)
         turns.await_full(w.do_full, Int32(0), stages)
-        issue(w.to_dp, rdP, 0, 0, add=False)
+        issue_scores(w, w.to_dp, rdP, rV, 0)
         cute.arch.mbarrier_wait(w.k_full, 0)
         finish()
         for step in cutlass.range(iterations, unroll=1):
@@ -139,11 +151,24 @@ def loop_of_dk(w) -> None:
             following = cutlass.min(step + 1, iterations - 1)
             turns.await_full(w.do_full, following, stages)
             rNext = accumulator(w.to_dp)
-            issue(w.to_dp, rNext, 0, following % stages, add=False)
+            issue_scores(w, w.to_dp, rNext, rV, following % stages)
             if cutlass.const_expr(pieces_of_dq(tiling, w.group) > 1):
                 hand_over_dq(w, rdQ, step, 1)
             finish()
             rdP.store(rNext.load())
+
+
+def held(w, product: GroupThread, keys: cute.Tensor) -> cute.Tensor | None:
+    """The columns of K or V that stay in registers; None where products read all from shared memory."""
+    return load_a(product, keys, w.tiling.held, w.thread) if w.tiling.held else None
+
+
+def issue_scores(w, product: GroupThread, rD: cute.Tensor, rA: cute.Tensor | None, stage) -> None:
+    """Starts S or dP of a step, whose Q or dO is in this stage. rA: as `held` gives it."""
+    if rA is None:
+        issue(product, rD, 0, stage, add=False)
+    else:
+        issue_held(product, rD, rA, w.tiling.held, stage)
 
 
 @cute.jit
