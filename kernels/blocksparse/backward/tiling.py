@@ -29,6 +29,8 @@ RUN_TILES, RUN_STEP = 5, 80  # tiles of 128 queries that are worked through in s
 OF_RUNS = ("band", "intervals")  # masks whose rows are runs of blocks; others' are for the launcher to know
 STEP_GROUPS = 2  # alike with 1 where units are few, slower for short rows: docs/performance/log.md
 MMA_REGISTERS, SEMAPHORE_REGISTERS = 240, 24  # of a thread, beside semaphore warps; launched with 168
+# Padded head dim → (depth, columns of K and V that are held up to it); 0: all
+HELD = {64: ((48, 0), (64, 32)), 128: ((80, 0), (96, 64), (112, 32)), 256: ((176, 0), (192, 128), (224, 64))}
 DQ_COLUMNS = 64  # of a piece of dQ where each warpgroup has a gradient
 
 # Shared memory that one CTA may have, in bytes (CUDA C++ programming guide, compute capabilities).
@@ -223,10 +225,14 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
         raise ValueError(f"variant.tuning: depth needs a multiple of 16 up to {dim}, and products 'wgmma', got {depth}")
     held = overrides.pop("held", None)
     tiling = _tiling_of(variant, overrides, arch, capacity)
-    most = held_columns(depth) if tiling.by_gradient else 0
-    if held is not None and (held % 16 or not 0 <= held <= (depth or dim) or not tiling.by_gradient):
-        raise ValueError(f"variant.tuning: held needs a multiple of 16 up to the depth, at dim 256, got {held}")
-    return replace(tiling, depth=depth, held=most if held is None else held)
+    may_hold = tiling.transposed and variant.kind == "backward"
+    if held is not None and (held % 16 or not 0 <= held <= (depth or dim) or not may_hold):
+        raise ValueError(
+            f"variant.tuning: held needs a transposed loop, and a multiple of 16 up to the depth, got {held}"
+        )
+    if held is None:
+        held = held_columns(dim, depth) if may_hold else 0
+    return replace(tiling, depth=depth, held=held)
 
 
 def _number_of(arch: str) -> int:
@@ -380,9 +386,10 @@ def _by_gradient(variant: Variant, overrides: dict[str, int]) -> Tiling:
     )
 
 
-def held_columns(depth: int) -> int:
-    """Columns of K or V that registers have room for beside a gradient of so many; 0: of 256."""
-    return depth if 0 < depth <= 176 else 128 if 0 < depth <= 192 else 0
+def held_columns(dim: int, depth: int) -> int:
+    """Columns of K and V that registers have room for beside gradients of so many columns, `depth`, of a kernel of
+    padded head dim `dim`."""
+    return next((held or depth for most, held in HELD[dim] if (depth or dim) <= most), 0)
 
 
 def default_step_groups(variant: Variant) -> int:

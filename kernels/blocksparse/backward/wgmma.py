@@ -160,9 +160,9 @@ def _issue(product: GroupThread, rD: cute.Tensor, a: cute.Tensor, stage_b, add: 
 
 
 @cute.jit
-def load_a(product: GroupThread, sA: cute.Tensor, columns: cutlass.Constexpr, thread) -> cute.Tensor:
-    """The first columns of A, from shared memory to registers of a warpgroup's thread by ldmatrix, for `issue_held`.
-    sA: (m, k) with its swizzle in the layout."""
+def hold(product: GroupThread, sA: cute.Tensor, columns: cutlass.Constexpr, thread) -> cute.Tensor:
+    """The first columns of A, from shared memory to registers by ldmatrix, for `issue_held`. sA: (m, k) with its
+    swizzle in the layout; thread: of those of `product`."""
     mma = replace(product.product, a_in_registers=True).tiled_mma()
     own, atom = mma.get_slice(thread), cute.make_copy_atom(warp.LdMatrix8x8x16bOp(num_matrices=4), sA.element_type)
     copy = cute.make_tiled_copy_A(atom, mma).get_slice(thread)
@@ -173,9 +173,12 @@ def load_a(product: GroupThread, sA: cute.Tensor, columns: cutlass.Constexpr, th
     return rA
 
 
-def issue_held(product: GroupThread, rD: cute.Tensor, rA: cute.Tensor, columns: int, stage_b=0) -> None:
-    """Starts D = A B as a group of its own, of which the first columns of A are in registers, as `load_a` brings them,
-    and the others in shared memory."""
+def issue_held(product: GroupThread, rD: cute.Tensor, rA: cute.Tensor | None, columns: int, stage_b=0) -> None:
+    """Starts D = A B as a group of its own, of which the first columns of A are in registers, as `hold` brings them,
+    and the others in shared memory; rA None: all."""
+    if rA is None:
+        issue(product, rD, 0, stage_b, add=False)
+        return
     of_registers = cute.make_mma_atom(replace(product.product, a_in_registers=True).tiled_mma().op)
     of_shared, target = cute.make_mma_atom(product.mma.op), as_issued(rD)
     a, b = product.a[None, None, None, 0], product.b[None, None, None, stage_b]

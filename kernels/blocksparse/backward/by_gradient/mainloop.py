@@ -39,13 +39,12 @@ from kernels.blocksparse.backward.transposed.query_words import find_kept
 from kernels.blocksparse.backward.transposed.turns import GROUPS, DqBarrier
 from kernels.blocksparse.backward.wgmma import (
     WARPGROUP,
-    GroupThread,
     clear_others,
     finish,
+    hold,
     issue,
     issue_from_registers,
     issue_held,
-    load_a,
     publish,
 )
 from kernels.blocksparse.common.layouts import as_operand_a, rows_columns
@@ -71,15 +70,15 @@ class Barrier(IntEnum):
 @cute.jit
 def loop_of_dv(w) -> None:
     """All steps of a row in the warpgroup of dV: rdV, to which products are added, and half of dQ's columns."""
-    tiling, stages, stages_q = w.tiling, w.tiling.stages, w.tiling.stages_q
+    tiling, stages, stages_q, held = w.tiling, w.tiling.stages, w.tiling.stages_q, w.tiling.held
     iterations = w.total * tiling.steps
     rS = accumulator(w.to_s)
     rWords = cute.make_rmem_tensor(tiling.step_m // 32, Uint32)
     if iterations > 0:
         cute.arch.mbarrier_wait(w.k_full, 0)
-        rK = held(w, w.to_s, w.storage.plainK)
+        rK = hold(w.to_s, w.storage.plainK, held, w.thread) if cutlass.const_expr(held) else None
         turns.await_full(w.q_full, Int32(0), stages_q)
-        issue_scores(w, w.to_s, rS, rK, 0)
+        issue_held(w.to_s, rS, rK, held, 0)
         masked = words_of_step(w, rWords, Int32(0))
         finish()
         for step in cutlass.range(iterations, unroll=1):
@@ -107,7 +106,7 @@ def loop_of_dv(w) -> None:
             following = cutlass.min(step + 1, iterations - 1)
             turns.await_full(w.q_full, following, stages_q)
             rNext = accumulator(w.to_s)
-            issue_scores(w, w.to_s, rNext, rK, following % stages_q)
+            issue_held(w.to_s, rNext, rK, held, following % stages_q)
             if cutlass.const_expr(pieces_of_dq(tiling, w.group) > 1):
                 hand_over_dq(w, rdQ, step, 1)
             masked = words_of_step(w, rWords, following)
@@ -118,14 +117,14 @@ def loop_of_dv(w) -> None:
 @cute.jit
 def loop_of_dk(w) -> None:
     """All steps of a row in the warpgroup of dK: rdK, to which products are added, and the other half of dQ."""
-    tiling, stages, stages_q = w.tiling, w.tiling.stages, w.tiling.stages_q
+    tiling, stages, stages_q, held = w.tiling, w.tiling.stages, w.tiling.stages_q, w.tiling.held
     iterations = w.total * tiling.steps
     rdP = accumulator(w.to_dp)
     if iterations > 0:
         cute.arch.mbarrier_wait(w.v_full, 0)
-        rV = held(w, w.to_dp, w.storage.plainV)
+        rV = hold(w.to_dp, w.storage.plainV, held, w.thread) if cutlass.const_expr(held) else None
         turns.await_full(w.do_full, Int32(0), stages)
-        issue_scores(w, w.to_dp, rdP, rV, 0)
+        issue_held(w.to_dp, rdP, rV, held, 0)
         cute.arch.mbarrier_wait(w.k_full, 0)
         finish()
         for step in cutlass.range(iterations, unroll=1):
@@ -151,24 +150,11 @@ def loop_of_dk(w) -> None:
             following = cutlass.min(step + 1, iterations - 1)
             turns.await_full(w.do_full, following, stages)
             rNext = accumulator(w.to_dp)
-            issue_scores(w, w.to_dp, rNext, rV, following % stages)
+            issue_held(w.to_dp, rNext, rV, held, following % stages)
             if cutlass.const_expr(pieces_of_dq(tiling, w.group) > 1):
                 hand_over_dq(w, rdQ, step, 1)
             finish()
             rdP.store(rNext.load())
-
-
-def held(w, product: GroupThread, keys: cute.Tensor) -> cute.Tensor | None:
-    """The columns of K or V that stay in registers; None where products read all from shared memory."""
-    return load_a(product, keys, w.tiling.held, w.thread) if w.tiling.held else None
-
-
-def issue_scores(w, product: GroupThread, rD: cute.Tensor, rA: cute.Tensor | None, stage) -> None:
-    """Starts S or dP of a step, whose Q or dO is in this stage. rA: as `held` gives it."""
-    if rA is None:
-        issue(product, rD, 0, stage, add=False)
-    else:
-        issue_held(product, rD, rA, w.tiling.held, stage)
 
 
 @cute.jit

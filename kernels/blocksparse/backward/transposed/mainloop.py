@@ -18,6 +18,9 @@ dS has long been there: a warpgroup may be most of a step ahead, and one's produ
 The second one begins a tile behind the first one's S and dP, so that they are apart from the start. Which kernels do
 not: `_delays_dq` of tiling.py.
 
+NOTE [held keys] Each step reads K and V again, operand A of S and dP: 32 KB of shared memory for each. What registers
+have room for stays there for a whole tile, where the head dim leaves some beside dK and dV: `held_columns` of tiling.py.
+
 No product is in flight where the loop turns: ptxas would serialise all of them (C7514), as it does where registers do
 not suffice (C7512): for dV issued before dS is computed, or S of the next step beside steps of 80 queries.
 """
@@ -36,7 +39,7 @@ from kernels.blocksparse.backward.tiling import RUN_STEP
 from kernels.blocksparse.backward.transposed import turns
 from kernels.blocksparse.backward.transposed.query_words import find_kept, prefetch_words
 from kernels.blocksparse.backward.transposed.turns import GROUPS, DqBarrier
-from kernels.blocksparse.backward.wgmma import WARPGROUP, finish, issue, issue_from_registers, publish
+from kernels.blocksparse.backward.wgmma import WARPGROUP, finish, hold, issue, issue_from_registers, issue_held, publish
 from kernels.blocksparse.common.buffers import stage_of
 from kernels.blocksparse.common.layouts import as_operand_a, rows_columns, tile_layout
 from kernels.blocksparse.common.mask_words import branch
@@ -65,9 +68,10 @@ def mainloop_transposed(w, step: Int32) -> Int32:
     are now."""
     rows, steps, delayed = w.tiling.step_m, w.tiling.steps, w.tiling.delays_dq
     turns.await_keys(w)
+    held = held_keys(w, w)
     done, which = Int32(0), cutlass.const_expr(DqOf.STEP_BEFORE if delayed else DqOf.STEP)
     if cutlass.const_expr(delayed):
-        multiply_step(w, w, rows, w.first_entry, Int32(0), step, DqOf.NONE, add=False)
+        multiply_step(w, w, held, rows, w.first_entry, Int32(0), step, DqOf.NONE, add=False)
         done = Int32(1)
     else:
         clear(w)
@@ -76,7 +80,7 @@ def mainloop_transposed(w, step: Int32) -> Int32:
         entry = w.first_entry + i // steps
         if i % steps == 0 and i > 0:
             turns.end_window(w, entry)
-        multiply_step(w, w, rows, entry, i % steps, step + i, which, last=i + 1 == total)
+        multiply_step(w, w, held, rows, entry, i % steps, step + i, which, last=i + 1 == total)
     turns.end_window(w, w.end_entry)
     step += total
     if cutlass.const_expr(delayed):
@@ -84,10 +88,19 @@ def mainloop_transposed(w, step: Int32) -> Int32:
     return step
 
 
+def held_keys(w, products) -> tuple[cute.Tensor | None, cute.Tensor | None]:
+    """The first columns of K and of V in registers, operand A of S and dP: NOTE [held keys]. Without any, None."""
+    columns, thread, s = w.tiling.held, w.thread, w.storage
+    if not columns:
+        return None, None
+    return hold(products.to_s, s.plainK, columns, thread), hold(products.to_dp, s.plainV, columns, thread)
+
+
 @cute.jit
 def multiply_step(
     w,
     products,
+    held,
     rows: cutlass.Constexpr,
     entry: Int32,
     part: Int32,
@@ -97,7 +110,7 @@ def multiply_step(
     starts=True,
     last=False,
 ) -> None:
-    """One step, of so many queries. products: those of its shape; entry: its block's number in the entry buffer; part:
+    """One step, of so many queries. products: those of its shape; held: `held_keys`; entry: its block's number in the entry buffer; part:
     which step of the block. Steps of RUN_STEP queries have no mask. add: to dK and dV, which else begin here. starts:
     for DqOf.NONE, True in a tile's first step; last: for DqOf.STEP, in its last one."""
     tiling, thread, stages, stages_q = w.tiling, w.thread, w.tiling.stages, w.tiling.stages_q
@@ -106,9 +119,9 @@ def multiply_step(
     if cutlass.const_expr(dq_of is DqOf.NONE):
         turns.await_start(w, starts)
     rS, rdP, rdQ = accumulator(products.to_s), accumulator(products.to_dp), accumulator(products.to_dq)
-    issue(products.to_s, rS, 0, stage_q, add=False)
+    issue_held(products.to_s, rS, held[0], tiling.held, stage_q)
     turns.await_full(w.do_full, step, stages)
-    issue(products.to_dp, rdP, 0, stage, add=False)
+    issue_held(products.to_dp, rdP, held[1], tiling.held, stage)
     if cutlass.const_expr(dq_of is DqOf.NONE):
         turns.let_start(w, starts)
     rSlope = cute.make_rmem_tensor_like(rS) if cutlass.const_expr(w.variant.softcap) else None
