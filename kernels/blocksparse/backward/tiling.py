@@ -29,8 +29,7 @@ RUN_TILES, RUN_STEP = 5, 80  # tiles of 128 queries that are worked through in s
 OF_RUNS = ("band", "intervals")  # masks whose rows are runs of blocks; others' are for the launcher to know
 STEP_GROUPS = 2  # alike with 1 where units are few, slower for short rows: docs/performance/log.md
 MMA_REGISTERS, SEMAPHORE_REGISTERS = 240, 24  # of a thread, beside semaphore warps; launched with 168
-# Padded head dim → (depth, columns of K and V that are held up to it); 0: all
-HELD = {64: ((48, 0), (64, 32)), 128: ((80, 0), (96, 64), (112, 32)), 256: ((176, 0), (192, 128), (224, 64))}
+HELD = {96: 64, 128: 32}  # depth → columns of K and V that registers have room for, in the kernel of 128
 DQ_COLUMNS = 64  # of a piece of dQ where each warpgroup has a gradient
 
 # Shared memory that one CTA may have, in bytes (CUDA C++ programming guide, compute capabilities).
@@ -78,7 +77,7 @@ class Tiling:
                  the tile is taken early (docs/performance/log.md)
     depth        by wgmma: columns of Q, K, V and dO that S and dP are products over, as those behind are zeros, and in
                  the loops with keys as rows columns of dK and dV, at head dim 256 of dQ too. 0: all
-    held         columns of K or V that warpgroups that have a gradient each hold in registers: NOTE [a gradient each]
+    held         columns of K and V that stay in registers for a tile: NOTE [held keys] of transposed/mainloop.py
     """
 
     tile_m: int
@@ -225,13 +224,13 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
         raise ValueError(f"variant.tuning: depth needs a multiple of 16 up to {dim}, and products 'wgmma', got {depth}")
     held = overrides.pop("held", None)
     tiling = _tiling_of(variant, overrides, arch, capacity)
-    may_hold = tiling.transposed and variant.kind == "backward"
+    may_hold = tiling.persistent and variant.kind == "backward"
     if held is not None and (held % 16 or not 0 <= held <= (depth or dim) or not may_hold):
         raise ValueError(
-            f"variant.tuning: held needs a transposed loop, and a multiple of 16 up to the depth, got {held}"
+            f"variant.tuning: held needs the transposed loop, and a multiple of 16 up to the depth, got {held}"
         )
     if held is None:
-        held = held_columns(dim, depth) if may_hold else 0
+        held = held_columns(tiling, depth or dim) if may_hold and not variant.softcap else 0
     return replace(tiling, depth=depth, held=held)
 
 
@@ -386,10 +385,11 @@ def _by_gradient(variant: Variant, overrides: dict[str, int]) -> Tiling:
     )
 
 
-def held_columns(dim: int, depth: int) -> int:
-    """Columns of K and V that registers have room for beside gradients of so many columns, `depth`, of a kernel of
-    padded head dim `dim`."""
-    return next((held or depth for most, held in HELD[dim] if (depth or dim) <= most), 0)
+def held_columns(tiling: Tiling, depth: int) -> int:
+    """`Tiling.held` of the transposed loop where no soft cap needs the registers; steps of 80 queries do at 128."""
+    if tiling.dim != 128 or (depth == 128 and tiling.runs):
+        return 0
+    return HELD.get(depth, 0)
 
 
 def default_step_groups(variant: Variant) -> int:

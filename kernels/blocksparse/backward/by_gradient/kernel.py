@@ -9,8 +9,7 @@ NOTE [a gradient each] dK and dV of 64 keys, 128 KiB of float32, are half of an 
 thread, whatever the split. Here one warpgroup has all of dV, and S and P before it, the other one all of dK, and dP and
 dS before it. So P and dS are operand A of dV and dK from the registers in which they were computed, an instruction has
 all 256 columns, and no product of 64 x 64 is split among warpgroups, which would read an operand twice. What the two
-exchange, by shared memory, is P, in float32, and dS, which dQ needs: mainloop.py. Up to head dim 192 registers have
-room for K or V too, or a part: operand A of S or dP, which shared memory else is read for in each step. Of the third warpgroup one warp
+exchange, by shared memory, is P, in float32, and dS, which dQ needs: mainloop.py. Of the third warpgroup one warp
 loads (transposed/loads.py) and two add dQ in memory, one for each multiplying warpgroup, or three in turns
 (dq_warps.py).
 """

@@ -37,16 +37,7 @@ from kernels.blocksparse.backward.transposed.mainloop import rounded, scores_to_
 from kernels.blocksparse.backward.transposed.mainloop_dkdv import words_of_step
 from kernels.blocksparse.backward.transposed.query_words import find_kept
 from kernels.blocksparse.backward.transposed.turns import GROUPS, DqBarrier
-from kernels.blocksparse.backward.wgmma import (
-    WARPGROUP,
-    clear_others,
-    finish,
-    hold,
-    issue,
-    issue_from_registers,
-    issue_held,
-    publish,
-)
+from kernels.blocksparse.backward.wgmma import WARPGROUP, clear_others, finish, issue, issue_from_registers, publish
 from kernels.blocksparse.common.layouts import as_operand_a, rows_columns
 from kernels.blocksparse.common.mask_words import branch
 
@@ -70,15 +61,14 @@ class Barrier(IntEnum):
 @cute.jit
 def loop_of_dv(w) -> None:
     """All steps of a row in the warpgroup of dV: rdV, to which products are added, and half of dQ's columns."""
-    tiling, stages, stages_q, held = w.tiling, w.tiling.stages, w.tiling.stages_q, w.tiling.held
+    tiling, stages, stages_q = w.tiling, w.tiling.stages, w.tiling.stages_q
     iterations = w.total * tiling.steps
     rS = accumulator(w.to_s)
     rWords = cute.make_rmem_tensor(tiling.step_m // 32, Uint32)
     if iterations > 0:
         cute.arch.mbarrier_wait(w.k_full, 0)
-        rK = hold(w.to_s, w.storage.plainK, held, w.thread) if cutlass.const_expr(held) else None
         turns.await_full(w.q_full, Int32(0), stages_q)
-        issue_held(w.to_s, rS, rK, held, 0)
+        issue(w.to_s, rS, 0, 0, add=False)
         masked = words_of_step(w, rWords, Int32(0))
         finish()
         for step in cutlass.range(iterations, unroll=1):
@@ -106,7 +96,7 @@ def loop_of_dv(w) -> None:
             following = cutlass.min(step + 1, iterations - 1)
             turns.await_full(w.q_full, following, stages_q)
             rNext = accumulator(w.to_s)
-            issue_held(w.to_s, rNext, rK, held, following % stages_q)
+            issue(w.to_s, rNext, 0, following % stages_q, add=False)
             if cutlass.const_expr(pieces_of_dq(tiling, w.group) > 1):
                 hand_over_dq(w, rdQ, step, 1)
             masked = words_of_step(w, rWords, following)
@@ -117,14 +107,13 @@ def loop_of_dv(w) -> None:
 @cute.jit
 def loop_of_dk(w) -> None:
     """All steps of a row in the warpgroup of dK: rdK, to which products are added, and the other half of dQ."""
-    tiling, stages, stages_q, held = w.tiling, w.tiling.stages, w.tiling.stages_q, w.tiling.held
+    tiling, stages, stages_q = w.tiling, w.tiling.stages, w.tiling.stages_q
     iterations = w.total * tiling.steps
     rdP = accumulator(w.to_dp)
     if iterations > 0:
         cute.arch.mbarrier_wait(w.v_full, 0)
-        rV = hold(w.to_dp, w.storage.plainV, held, w.thread) if cutlass.const_expr(held) else None
         turns.await_full(w.do_full, Int32(0), stages)
-        issue_held(w.to_dp, rdP, rV, held, 0)
+        issue(w.to_dp, rdP, 0, 0, add=False)
         cute.arch.mbarrier_wait(w.k_full, 0)
         finish()
         for step in cutlass.range(iterations, unroll=1):
@@ -150,7 +139,7 @@ def loop_of_dk(w) -> None:
             following = cutlass.min(step + 1, iterations - 1)
             turns.await_full(w.do_full, following, stages)
             rNext = accumulator(w.to_dp)
-            issue_held(w.to_dp, rNext, rV, held, following % stages)
+            issue(w.to_dp, rNext, 0, following % stages, add=False)
             if cutlass.const_expr(pieces_of_dq(tiling, w.group) > 1):
                 hand_over_dq(w, rdQ, step, 1)
             finish()

@@ -18,8 +18,9 @@ dS has long been there: a warpgroup may be most of a step ahead, and one's produ
 The second one begins a tile behind the first one's S and dP, so that they are apart from the start. Which kernels do
 not: `_delays_dq` of tiling.py.
 
-NOTE [held keys] Each step reads K and V again, operand A of S and dP: 32 KB of shared memory for each. What registers
-have room for stays there for a whole tile, where the head dim leaves some beside dK and dV: `held_columns` of tiling.py.
+NOTE [held keys] Each step reads K and V again, operand A of S and dP. At head dims up to 96 dK and dV leave registers,
+in which the first columns of both stay for a whole tile (`Tiling.held`). A step then reads less of shared memory, which
+is the bound. At other head dims it brought nothing (docs/performance/log.md).
 
 No product is in flight where the loop turns: ptxas would serialise all of them (C7514), as it does where registers do
 not suffice (C7512): for dV issued before dS is computed, or S of the next step beside steps of 80 queries.
