@@ -18,9 +18,9 @@ dS has long been there: a warpgroup may be most of a step ahead, and one's produ
 The second one begins a tile behind the first one's S and dP, so that they are apart from the start. Which kernels do
 not: `_delays_dq` of tiling.py.
 
-NOTE [held keys] Each step reads K and V again, operand A of S and dP. At head dims up to 96 dK and dV leave registers,
-in which the first columns of both stay for a whole tile (`Tiling.held`). A step then reads less of shared memory, which
-is the bound. At other head dims it brought nothing (docs/performance/log.md).
+NOTE [held keys] Each step reads K and V again, operand A of S and dP. Where registers have room, the first columns of
+both stay in them for a whole tile, so that a step reads less of shared memory: `held_columns` of tiling.py, by what was
+faster (docs/performance/log.md).
 
 No product is in flight where the loop turns: ptxas would serialise all of them (C7514), as it does where registers do
 not suffice (C7512): for dV issued before dS is computed, or S of the next step beside steps of 80 queries.
@@ -111,9 +111,10 @@ def multiply_step(
     starts=True,
     last=False,
 ) -> None:
-    """One step, of so many queries. products: those of its shape; held: `held_keys`; entry: its block's number in the entry buffer; part:
-    which step of the block. Steps of RUN_STEP queries have no mask. add: to dK and dV, which else begin here. starts:
-    for DqOf.NONE, True in a tile's first step; last: for DqOf.STEP, in its last one."""
+    """One step, of so many queries. products: those of its shape; held: as `held_keys` gives it; entry: its block's
+    number in the entry buffer; part: which step of the block. Steps of RUN_STEP queries have no mask. add: to dK and
+    dV, which else begin here. starts: for DqOf.NONE, True in a tile's first step; last: for DqOf.STEP, in its last one.
+    """
     tiling, thread, stages, stages_q = w.tiling, w.thread, w.tiling.stages, w.tiling.stages_q
     stage, stage_q = stage_of(step, stages), stage_of(step, stages_q)
     turns.await_full(w.q_full, step, stages_q)
