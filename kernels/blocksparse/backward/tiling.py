@@ -77,7 +77,7 @@ class Tiling:
                  the tile is taken early (docs/performance/log.md)
     depth        by wgmma: columns of Q, K, V and dO that S and dP are products over, as those behind are zeros, and in
                  the loops with keys as rows columns of dK and dV, at head dim 256 of dQ too. 0: all
-    held         columns of K and V that stay in registers for a tile: NOTE [held keys] of transposed/mainloop.py
+    held_columns columns of K and V that stay in registers for a tile: NOTE [held keys] of transposed/mainloop.py
     """
 
     tile_m: int
@@ -105,7 +105,7 @@ class Tiling:
     stages_dq: int = 1
     splits: bool = False
     depth: int = 0
-    held: int = 0
+    held_columns: int = 0
 
     @property
     def threads(self) -> int:
@@ -196,7 +196,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     stages_dq   1 or 2 buffers of dQ, at head dim 128 without runs
     splits      1: tiles of the transposed loop may be split, with atomic adds
     depth       by wgmma: `Tiling.depth`, a multiple of 16 and at least the head dim
-    held        `Tiling.held`, a multiple of 16
+    held_columns  `Tiling.held_columns`, a multiple of 16
     stages_p    1 or 2 buffers of P in the straight loop, for tiles of 64 keys
     releaser    the warp that releases the straight loop's semaphores: 1, one of the third warpgroup; 0, one that
                 multiplies
@@ -211,7 +211,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     if unknown := sorted(
         set(overrides)
         - {"step_m", "stages", "stages_ds", "stages_p", "wide_stores", "releaser", "warps_s", "warps_dkv", "warps_dq"}
-        - {"transposed", "step_groups", "runs", "delays", "stages_dq", "splits", "depth", "held"}
+        - {"transposed", "step_groups", "runs", "delays", "stages_dq", "splits", "depth", "held_columns"}
     ):
         raise ValueError(f"variant.tuning has {unknown}, which the backward kernel does not know")
     wgmma = variant.products == "wgmma"
@@ -222,16 +222,16 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
         )
     if (depth := overrides.pop("depth", 0)) % 16 or not 0 <= depth <= dim or (depth and not wgmma):
         raise ValueError(f"variant.tuning: depth needs a multiple of 16 up to {dim}, and products 'wgmma', got {depth}")
-    held = overrides.pop("held", None)
+    held = overrides.pop("held_columns", None)
     tiling = _tiling_of(variant, overrides, arch, capacity)
     may_hold = tiling.persistent and variant.kind == "backward"
     if held is not None and (held % 16 or not 0 <= held <= (depth or dim) or not may_hold):
         raise ValueError(
-            f"variant.tuning: held needs the transposed loop, and a multiple of 16 up to the depth, got {held}"
+            f"variant.tuning: held_columns needs the transposed loop, and a multiple of 16 up to the depth, got {held}"
         )
     if held is None:
-        held = held_columns(variant, tiling, depth or dim) if may_hold else 0
-    return replace(tiling, depth=depth, held=held)
+        held = _held_columns(variant, tiling, depth or dim) if may_hold else 0
+    return replace(tiling, depth=depth, held_columns=held)
 
 
 def _number_of(arch: str) -> int:
@@ -385,9 +385,9 @@ def _by_gradient(variant: Variant, overrides: dict[str, int]) -> Tiling:
     )
 
 
-def held_columns(variant: Variant, tiling: Tiling, depth: int) -> int:
-    """`Tiling.held` of the transposed loop. None where a soft cap needs the registers, or at head dim 128 steps of 80
-    queries; of its other kernels those with ordered adds are faster with some."""
+def _held_columns(variant: Variant, tiling: Tiling, depth: int) -> int:
+    """`Tiling.held_columns` of the transposed loop. None where a soft cap needs the registers, or at head dim 128 steps
+    of 80 queries; of its other kernels those with ordered adds are faster with some."""
     if tiling.dim != 128 or variant.softcap or (depth == 128 and (tiling.runs or not variant.deterministic)):
         return 0
     return HELD.get(depth, 0)

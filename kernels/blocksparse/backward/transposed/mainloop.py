@@ -19,8 +19,8 @@ The second one begins a tile behind the first one's S and dP, so that they are a
 not: `_delays_dq` of tiling.py.
 
 NOTE [held keys] Each step reads K and V again, operand A of S and dP. Where registers have room, the first columns of
-both stay in them for a whole tile, so that a step reads less of shared memory: `held_columns` of tiling.py, by what was
-faster (docs/performance/log.md).
+both stay in them for a whole tile, so that a step reads less of shared memory: `_held_columns` of tiling.py, by what
+was faster (docs/performance/log.md).
 
 No product is in flight where the loop turns: ptxas would serialise all of them (C7514), as it does where registers do
 not suffice (C7512): for dV issued before dS is computed, or S of the next step beside steps of 80 queries.
@@ -91,7 +91,7 @@ def mainloop_transposed(w, step: Int32) -> Int32:
 
 def held_keys(w, products) -> tuple[cute.Tensor | None, cute.Tensor | None]:
     """The first columns of K and of V in registers, operand A of S and dP: NOTE [held keys]. Without any, None."""
-    columns, thread, s = w.tiling.held, w.thread, w.storage
+    columns, thread, s = w.tiling.held_columns, w.thread, w.storage
     if not columns:
         return None, None
     return hold(products.to_s, s.plainK, columns, thread), hold(products.to_dp, s.plainV, columns, thread)
@@ -121,9 +121,9 @@ def multiply_step(
     if cutlass.const_expr(dq_of is DqOf.NONE):
         turns.await_start(w, starts)
     rS, rdP, rdQ = accumulator(products.to_s), accumulator(products.to_dp), accumulator(products.to_dq)
-    issue_held(products.to_s, rS, held[0], tiling.held, stage_q)
+    issue_held(products.to_s, rS, held[0], tiling.held_columns, stage_q)
     turns.await_full(w.do_full, step, stages)
-    issue_held(products.to_dp, rdP, held[1], tiling.held, stage)
+    issue_held(products.to_dp, rdP, held[1], tiling.held_columns, stage)
     if cutlass.const_expr(dq_of is DqOf.NONE):
         turns.let_start(w, starts)
     rSlope = cute.make_rmem_tensor_like(rS) if cutlass.const_expr(w.variant.softcap) else None

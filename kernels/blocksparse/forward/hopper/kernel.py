@@ -420,6 +420,7 @@ class HopperForward(Forward):
                 mma_s=mma_s,
                 operation_o=products.values_operation(self.dtype, columns),
                 fragment_q=slice_s.make_fragment_A(slice_s.partition_A(sQ)),
+                held_q=products.hold_queries(own, self.tuning.q_columns, step, thread % WARPGROUP),
                 fragment_k=slice_s.make_fragment_B(slice_s.partition_B(common.sK)),
                 fragment_v=slice_o.make_fragment_B(slice_o.partition_B(products.transposed(common.sV))),
                 sPlace=common.sPlace,

@@ -133,7 +133,7 @@ def issue_scores(w, stage: Stage) -> None:
     """Start Q · Kᵀ of a step."""
     warpgroup.fence()
     fragment_k, depth = w.fragment_k[None, None, None, stage.index], w.tuning.depth
-    wgmma.multiply(w.mma_s.op, w.acc_s, w.fragment_q, fragment_k, False, depth=depth)
+    wgmma.multiply(w.mma_s.op, w.acc_s, w.fragment_q, fragment_k, False, depth=depth, held=w.held_q)
 
 
 def issue_values(w, rounded: cute.Tensor, stage: Stage, halfway: Callable[[], None] | None = None) -> None:

@@ -47,6 +47,8 @@ class HopperTuning:
     nested      1: rows of a cluster are nested, not alike, NOTE [nested rows] of tile_scheduler.py
     depth       columns of Q and K that scores are products over, and of V and O that products have, as those behind
                 are zeros: a multiple of 16 and at least the head dim; 0: all
+    q_columns   columns of Q that stay in registers for a tile, a multiple of 16; products read the others from
+                shared memory in each step
     """
 
     step: int
@@ -64,6 +66,7 @@ class HopperTuning:
     splits: int = 0
     nested: int = 0
     depth: int = 0
+    q_columns: int = 0
 
     def warpgroups(self, variant: Variant) -> int:
         """Those that multiply; one more loads."""
@@ -99,6 +102,8 @@ def hopper_tuning(variant: Variant) -> HopperTuning:
     if unknown := sorted(set(overrides) - set(names)):
         raise ValueError(f"variant.tuning has {unknown}; the Hopper forward kernel knows {names}")
     tuning = HopperTuning(**{**values, **overrides})
+    if "q_columns" not in overrides:
+        tuning = replace(tuning, q_columns=_q_columns(variant, tuning))
     if not {tuning.tma, tuning.turns, tuning.rescale, tuning.held} <= {0, 1} or tuning.lead not in range(256):
         raise ValueError(f"variant.tuning {tuning}: tma, turns, rescale and held must be 0 or 1, lead from 0 to 255")
     # what a CTA's threads are launched with is all that they can share out: one that asks for more waits forever
@@ -121,9 +126,17 @@ def hopper_tuning(variant: Variant) -> HopperTuning:
         raise ValueError(f"variant.tuning {tuning}: nested is for bands, not for {variant.mask}")
     if tuning.depth % 16 or not 0 <= tuning.depth <= variant.dim_padded:
         raise ValueError(f"variant.tuning {tuning}: depth must be a multiple of 16, up to {variant.dim_padded}")
+    if tuning.q_columns % 16 or not 0 <= tuning.q_columns <= (tuning.depth or variant.dim_padded):
+        raise ValueError(f"variant.tuning {tuning}: q_columns must be a multiple of 16, up to the depth")
     stages = range(1, 5 if tuning.tma else 3)
     if variant.tile_n % tuning.step or tuning.step % 32 or tuning.stages not in stages or tuning.tiles not in (1, 2):
         raise ValueError(f"variant.tuning {tuning} does not fit tiles {variant.tile_m} × {variant.tile_n}")
     if (size := tuning.ctas * tuning.shared_bytes(variant)) > SHARED:
         raise ValueError(f"variant.tuning {tuning}: {size} bytes of shared memory; there are {SHARED}")
     return tuning
+
+
+def _q_columns(variant: Variant, tuning: HopperTuning) -> int:
+    """Those with which the kernel of head dims 81 to 96 is faster; in clusters and at other head dims none are."""
+    alone = variant.tile_m == 128 and tuning.cluster == 1 and not tuning.splits
+    return 80 if variant.dim_padded == 96 and not tuning.depth and alone and not variant.softcap else 0

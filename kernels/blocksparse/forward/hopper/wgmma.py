@@ -10,10 +10,11 @@ Relies on rows of shared tiles being swizzled as tile_layout says, at addresses 
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import cutlass
 from cutlass import Float32, Int32, cute
-from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
+from cutlass.cute.nvgpu import OperandMajorMode, warp, warpgroup
 
 from kernels.blocksparse.common.layouts import chunk_columns
 from kernels.blocksparse.common.mask_words import MaskRows
@@ -85,6 +86,35 @@ def as_accumulator(acc: cute.Tensor) -> cute.Tensor:
     return cute.make_tensor(acc.iterator, cute.make_layout(((column, row, atoms), 1, 1)))
 
 
+class Held(NamedTuple):
+    """The first columns of a product's A in registers: the instruction that reads them there, and a thread's part."""
+
+    operation: warpgroup.MmaF16BF16Op
+    values: cute.Tensor
+    columns: int
+
+
+def hold_queries(sQ: cute.Tensor, columns: int, step: int, thread: Int32) -> Held | None:
+    """So many columns of Q for `scores_mma`, from a warpgroup's rows in shared memory; None where `columns` is 0.
+    thread: of the warpgroup."""
+    if not columns:
+        return None
+    operation = _operation(sQ.element_type, step, _K, _REGISTERS)
+    return Held(operation, _load(cute.make_tiled_mma(cute.make_mma_atom(operation)), sQ, columns, thread), columns)
+
+
+@cute.jit
+def _load(mma: cute.TiledMma, sA: cute.Tensor, columns: cutlass.Constexpr, thread: Int32) -> cute.Tensor:
+    """The first columns of A in registers, by ldmatrix."""
+    own, atom = mma.get_slice(thread), cute.make_copy_atom(warp.LdMatrix8x8x16bOp(num_matrices=4), sA.element_type)
+    copy = cute.make_tiled_copy_A(atom, mma).get_slice(thread)
+    rA = own.make_fragment_A(own.partition_A(sA))
+    source, target = copy.partition_S(sA), copy.retile(rA)
+    for k in cutlass.range_constexpr(columns // DEPTH):
+        cute.copy(copy, source[None, None, k], target[None, None, k])
+    return rA
+
+
 def multiply(
     operation: warpgroup.MmaF16BF16Op,
     acc: cute.Tensor,
@@ -93,17 +123,20 @@ def multiply(
     add: bool,
     halfway: Callable[[], None] | None = None,
     depth: int = 0,
+    held: Held | None = None,
 ) -> None:
     """Issue acc (+)= A · Bᵀ as one group. a, b: fragments (…, rows or columns, k); halfway: what is done when half of
-    it has been issued; depth: the product is over the first `depth` of k, as the others are zeros; 0: all. The caller
-    has fenced."""
+    it has been issued; depth: the product is over the first `depth` of k, as the others are zeros; 0: all; held: the
+    first columns of A where registers have them. The caller has fenced."""
     atom, target = cute.make_mma_atom(operation), as_accumulator(acc)
     steps = depth // DEPTH or cute.size(a, mode=[2])
+    in_registers = 0 if held is None else held.columns // DEPTH
     for k in range(steps):
         if halfway is not None and k == steps // 2:
             halfway()
-        atom.set(warpgroup.Field.ACCUMULATE, add or k > 0)
-        cute.gemm(atom, target, a[None, None, k], b[None, None, k], target)
+        this, source = (cute.make_mma_atom(held.operation), held.values) if k < in_registers else (atom, a)
+        this.set(warpgroup.Field.ACCUMULATE, add or k > 0)
+        cute.gemm(this, target, source[None, None, k], b[None, None, k], target)
     warpgroup.commit_group()
 
 
