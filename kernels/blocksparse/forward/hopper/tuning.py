@@ -137,6 +137,8 @@ def hopper_tuning(variant: Variant) -> HopperTuning:
 
 
 def _q_columns(variant: Variant, tuning: HopperTuning) -> int:
-    """Those with which the kernel of head dims 81 to 96 is faster; in clusters and at other head dims none are."""
-    alone = variant.tile_m == 128 and tuning.cluster == 1 and not tuning.splits
-    return 80 if variant.dim_padded == 96 and not tuning.depth and alone and not variant.softcap else 0
+    """Columns of Q that registers hold where that is faster: with head dims 81 to 96, tiles of 128 queries and steps of
+    128 keys, by CTAs without a cluster or split tiles. None under a soft cap."""
+    dims = variant.dim_padded == 96 and not tuning.depth and not variant.softcap
+    tiles = (variant.tile_m, tuning.step, tuning.tma, tuning.cluster, tuning.splits) == (128, 128, 1, 1, 0)
+    return 80 if dims and tiles else 0

@@ -42,7 +42,7 @@ def test_loads_are_bulk_copies_and_dq_is_added_by_bulk_reductions(dim):
         *("cp.async.bulk.wait_group \t0", "cp.async.bulk.wait_group.read \t0", "stmatrix"),
     ):
         assert form in ptx, form
-    for form in ("mma.sync", "ldmatrix", "red.relaxed.gpu.global.add", ".local"):
+    for form in ("mma.sync", "red.relaxed.gpu.global.add", ".local"):
         assert form not in ptx, form
 
 
