@@ -21,8 +21,9 @@ With `--nested` every case has a causal mask over padded sequences of one length
 104 to 128 and from 208 to 256, and lists that say that their rows are nested: their forward kernels run in clusters of
 two CTAs, as those of long causal masks do.
 
-Cases are shared among `--jobs` processes. One that has not ended all of its cases after `--seconds` is killed, and the
-cases that it has not told of count as lost. Exits with 1 unless every case passes.
+The kernels of all cases are compiled first, each once. Then cases are shared among `--jobs` processes. One that has not
+ended all of its cases after `--seconds`, compiling included, is killed, and the cases that it has not told of count as
+lost. Exits with 1 unless every case passes.
 """
 
 from __future__ import annotations
@@ -41,10 +42,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import msgspec
 import torch
+from rich.console import Console
 
 from fuzz.core.case import Case, Inputs
 from fuzz.core.target import Device
 from fuzz.judging.judge import execute
+from fuzz.session.precompile.background_compile import compile_for
 from fuzz.session.records import machine
 from fuzz.targets.blocksparse.static_checks import shapes_of
 from fuzz.targets.registry import load
@@ -199,11 +202,16 @@ def _mask(draw: random.Random, length: int) -> tuple[Mask, str]:
     return Documents(tuple(bounds)), "intervals"
 
 
-def told(case: Case, device: Device) -> dict[str, Any]:
-    """The outcome of a case, its largest error over its budget, and its findings. On the emulated GPU the case asks for
-    Hopper's kernels, which are not the default there."""
+def of_hopper(case: Case, device: Device) -> Case:
+    """The case as it runs: on the emulated GPU it asks for Hopper's kernels, which are not the default there."""
     if device == "emulator":
-        case = msgspec.structs.replace(case, variant=case.variant | {"products": "wgmma"})
+        return msgspec.structs.replace(case, variant=case.variant | {"products": "wgmma"})
+    return case
+
+
+def told(case: Case, device: Device) -> dict[str, Any]:
+    """The outcome of a case, its largest error over its budget, and its findings."""
+    case = of_hopper(case, device)
     verdict = execute(case, load(case.target, device=device), lambda phase, limit: None)
     findings = [f"{one.oracle}: {one.message}"[:300] for one in verdict.findings]
     return {"outcome": verdict.outcome, "ratio": verdict.ratio, "reason": verdict.reason[:200], "findings": findings}
@@ -219,9 +227,11 @@ def share(options: argparse.Namespace) -> int:
 
 def gathered(options: argparse.Namespace) -> list[dict[str, Any]]:
     """The results of all processes' cases, sorted by the cases' numbers."""
+    until, lines = time.monotonic() + options.seconds, list[str]()
+    cases = [of_hopper(options.draw(options.seed, number), options.device) for number in range(options.cases)]
+    compile_for(load("blocksparse", device=options.device), cases, Console(stderr=True))
     command = [sys.executable, __file__, *sys.argv[1:], "--share"]
     children = [subprocess.Popen([*command, str(i)], stdout=subprocess.PIPE, text=True) for i in range(options.jobs)]
-    until, lines = time.monotonic() + options.seconds, list[str]()
     for child in children:
         try:
             out, _ = child.communicate(timeout=max(1.0, until - time.monotonic()))
@@ -261,7 +271,7 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=600)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=600.0, help="for all cases")
+    parser.add_argument("--seconds", type=float, default=600.0, help="for all cases, compiling included")
     parser.add_argument("--device", choices=("cuda", "emulator"), default="cuda")
     parser.add_argument("--full", dest="draw", action="store_const", const=drawn_full, default=drawn, help="full masks")
     parser.add_argument("--nested", dest="draw", action="store_const", const=drawn_nested, help="nested rows")

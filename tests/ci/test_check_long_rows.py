@@ -77,6 +77,7 @@ def test_a_process_that_does_not_end_is_killed_and_what_it_told_counts(tmp_path,
     )
     monkeypatch.setattr(check_long_rows, "__file__", str(script))
     monkeypatch.setattr(sys, "argv", ["check_long_rows.py"])
+    monkeypatch.setattr(check_long_rows, "compile_for", lambda target, cases, console: None)
     rows = check_long_rows.gathered(options(seconds=3.0))
     assert [one["number"] for one in rows] == [0, 1]
 
@@ -84,3 +85,15 @@ def test_a_process_that_does_not_end_is_killed_and_what_it_told_counts(tmp_path,
 @pytest.mark.nightly
 def test_a_long_case_passes_on_the_emulated_gpu():
     assert check_long_rows.told(check_long_rows.drawn(1, 0), "emulator")["outcome"] == "pass"
+
+
+@pytest.mark.parametrize("device", ["cuda", "emulator"])
+def test_the_kernels_of_all_cases_are_compiled_before_any_runs(device, monkeypatch):
+    asked = []
+    monkeypatch.setattr(check_long_rows, "compile_for", lambda target, cases, console: asked.append((target, cases)))
+    assert check_long_rows.gathered(options(cases=5, jobs=0, device=device)) == []
+    [(target, cases)] = asked
+    assert target.name == "blocksparse" and len(cases) == 5
+    products = {case.variant.get("products") for case in cases}
+    assert products == ({"wgmma"} if device == "emulator" else {None})
+    assert all(target.builds(case, "sm_90a") for case in cases)
