@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import cutlass
 from cutlass import Float32, cute
-from cutlass.cute.nvgpu import OperandMajorMode, warp, warpgroup
+from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
+
+from kernels.blocksparse.common.held_operand import DEPTH, load_held
 
 WARPGROUP = 128
-ROWS, DEPTH = 64, 16  # of one instruction
+ROWS = 64  # of one instruction
 
 
 @dataclass(frozen=True)
@@ -159,18 +160,10 @@ def _issue(product: GroupThread, rD: cute.Tensor, a: cute.Tensor, stage_b, add: 
     warpgroup.commit_group()
 
 
-@cute.jit
-def hold(product: GroupThread, sA: cute.Tensor, columns: cutlass.Constexpr, thread) -> cute.Tensor:
-    """The first columns of A, from shared memory to registers by ldmatrix, for `issue_held`. sA: (m, k) with its
-    swizzle in the layout; thread: of those of `product`."""
-    mma = replace(product.product, a_in_registers=True).tiled_mma()
-    own, atom = mma.get_slice(thread), cute.make_copy_atom(warp.LdMatrix8x8x16bOp(num_matrices=4), sA.element_type)
-    copy = cute.make_tiled_copy_A(atom, mma).get_slice(thread)
-    rA = own.make_fragment_A(own.partition_A(sA))
-    source, target = copy.partition_S(sA), copy.retile(rA)
-    for k in cutlass.range_constexpr(columns // DEPTH):
-        cute.copy(copy, source[None, None, k], target[None, None, k])
-    return rA
+def hold(product: GroupThread, sA: cute.Tensor, columns: int, thread) -> cute.Tensor:
+    """The first columns of A in registers, for `issue_held`. sA: (m, k) with its swizzle in the layout; thread: of
+    those of `product`."""
+    return load_held(replace(product.product, a_in_registers=True).tiled_mma(), sA, columns, thread)
 
 
 def issue_held(product: GroupThread, rD: cute.Tensor, rA: cute.Tensor | None, columns: int, stage_b=0) -> None:

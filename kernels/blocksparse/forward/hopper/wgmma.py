@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 import cutlass
 from cutlass import Float32, Int32, cute
-from cutlass.cute.nvgpu import OperandMajorMode, warp, warpgroup
+from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 
+from kernels.blocksparse.common.held_operand import DEPTH, load_held
 from kernels.blocksparse.common.layouts import chunk_columns
 from kernels.blocksparse.common.mask_words import MaskRows
 from kernels.blocksparse.forward.hopper.tuning import ROWS
 
-DEPTH = 16  # of an instruction
 _K, _MN = OperandMajorMode.K, OperandMajorMode.MN
 _SHARED, _REGISTERS = warpgroup.OperandSource.SMEM, warpgroup.OperandSource.RMEM
 
@@ -100,19 +100,7 @@ def hold_queries(sQ: cute.Tensor, columns: int, step: int, thread: Int32) -> Hel
     if not columns:
         return None
     operation = _operation(sQ.element_type, step, _K, _REGISTERS)
-    return Held(operation, _load(cute.make_tiled_mma(cute.make_mma_atom(operation)), sQ, columns, thread), columns)
-
-
-@cute.jit
-def _load(mma: cute.TiledMma, sA: cute.Tensor, columns: cutlass.Constexpr, thread: Int32) -> cute.Tensor:
-    """The first columns of A in registers, by ldmatrix."""
-    own, atom = mma.get_slice(thread), cute.make_copy_atom(warp.LdMatrix8x8x16bOp(num_matrices=4), sA.element_type)
-    copy = cute.make_tiled_copy_A(atom, mma).get_slice(thread)
-    rA = own.make_fragment_A(own.partition_A(sA))
-    source, target = copy.partition_S(sA), copy.retile(rA)
-    for k in cutlass.range_constexpr(columns // DEPTH):
-        cute.copy(copy, source[None, None, k], target[None, None, k])
-    return rA
+    return Held(operation, load_held(cute.make_tiled_mma(cute.make_mma_atom(operation)), sQ, columns, thread), columns)
 
 
 def multiply(
