@@ -15,6 +15,7 @@ from fuzz.score.ptx_mutants.bench import bench
 from fuzz.score.ptx_mutants.configs import RUN, WGMMA, builds_of, cases_of, made, size, split_passes
 from fuzz.score.ptx_mutants.first_steps import may_follow_nothing
 from fuzz.score.ptx_mutants.survey import Survey, no_limit
+from fuzz.score.ptx_mutants.unshared_mbarriers import is_seen_at_barrier
 from fuzz.targets.blocksparse.block_lists import blocks_of
 from fuzz.targets.blocksparse.devices import arch_without_gpu, toolchain_there
 from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
@@ -138,6 +139,13 @@ def test_kernels_of_a_full_mask_run_in_clusters_and_split_tiles():
     assert [one for one in WGMMA if one.splits] == [FULL]
     ordered = json.loads(builds_of(FULL_ORDERED)["backward"].options)
     assert dict(ordered["tuning"]) == {"runs": 1} and ordered["deterministic"]
+
+
+@pytest.mark.parametrize(("chosen", "alone"), [(FULL, False), (NESTED, False), (INTERVALS, True)], ids=str)
+def test_mbarriers_are_seen_at_a_barrier_where_ctas_form_no_cluster(chosen, alone):
+    text = chosen.kernels(Survey(1))["forward"].text
+    fence = text[: text.index("fence.mbarrier_init")].count("\n") + 1
+    assert is_seen_at_barrier(text, fence) == alone
 
 
 @pytest.mark.parametrize("chosen", [FULL, BAND], ids=lambda one: one.name)
