@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 import torch
+from msgspec.structs import replace as with_fields
 
 from fuzz.core.case import Case
 from fuzz.core.refusal import refusal
@@ -139,6 +140,33 @@ def test_kernels_of_a_full_mask_run_in_clusters_and_split_tiles():
     assert [one for one in WGMMA if one.splits] == [FULL]
     ordered = json.loads(builds_of(FULL_ORDERED)["backward"].options)
     assert dict(ordered["tuning"]) == {"runs": 1} and ordered["deterministic"]
+
+
+@pytest.mark.parametrize("chosen", [BAND, NESTED], ids=lambda one: one.name)
+def test_heads_have_lists_of_their_own(chosen):
+    *_, case = made(chosen)
+    lists = blocks_of(case).forward
+    counts = (lists.partial.count + lists.full.count)[0].tolist()
+    assert counts == [[1, 2, 3], [0, 1, 2]] * 2 and lists.nested == chosen.nested and case.problem.batch == 2
+
+
+@pytest.mark.parametrize("chosen", [ORDERED, INTERVALS], ids=lambda one: one.name)
+def test_heads_and_sequences_have_lists_of_their_own(chosen):
+    """A list that a neighbouring stride leads to is another one."""
+    *_, case = made(chosen)
+    count = blocks_of(case).forward.full.count
+    assert count.shape[:2] == (2, 3) and len(set(map(tuple, count.flatten(0, 1).tolist()))) == 3
+
+
+def test_the_stride_between_sequences_of_lists_is_not_that_between_heads():
+    forward = NESTED.kernels(Survey(1))["forward"]
+    *_, case = made(NESTED)
+    alone = with_fields(case, problem=with_fields(case.problem, backward=False), repeats=1)
+    place = bench(NESTED.target)
+    assert execute(alone, place.target, no_limit).outcome == "pass"
+    with place.running({forward.key: forward.text.replace("_param_40]", "_param_39]")}) as running:
+        assert execute(alone, place.target, no_limit).outcome == "fail"
+    assert running.used
 
 
 @pytest.mark.parametrize(("chosen", "alone"), [(FULL, False), (NESTED, False), (INTERVALS, True)], ids=str)
