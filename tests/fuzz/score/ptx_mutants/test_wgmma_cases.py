@@ -41,7 +41,7 @@ def test_cases_made_for_a_configuration_are_those_of_its_kernels(chosen):
 
 
 def test_three_packed_sequences_or_more_are_launched_in_their_order():
-    cases = cases_of(BAND, 40, 3)
+    cases = cases_of(BAND, 60, 3)
     several = [case for case in cases if size(BAND, case.problem) == 7]
     assert all(case.problem.batch >= 3 for case in several) and all(case in cases for case in made(BAND))
     with_order = [case for case in several if case.problem.backward and blocks_of(case).lpt is not None]
