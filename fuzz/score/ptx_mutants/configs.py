@@ -27,6 +27,7 @@ from fuzz.score.ptx_mutants.survey import Kernel, Survey
 from fuzz.session.draw import explore
 from fuzz.session.plan import SHARD_CASES, Shard
 from fuzz.targets.blocksparse.block_lists import LISTS, SCHEDULES
+from fuzz.targets.blocksparse.by_head import causal_by_head
 from fuzz.targets.blocksparse.devices import arch_without_gpu
 from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
 from fuzz.targets.blocksparse.turned import TURNED
@@ -266,11 +267,11 @@ def made(chosen: Config) -> list[Case]:
             *(_with_runs(chosen, seed) for seed in _ORDERS),
         ]
     if chosen.nested:
-        return [_with_windows(chosen), _with_low_scores(chosen), _with_orders(chosen)]
+        return [_with_windows(chosen), _with_low_scores(chosen), _with_orders(chosen), _with_lists_of_heads(chosen)]
     alike = [_with_windows(chosen), _with_wide_window(chosen), _with_short_sequences(chosen), _with_few_tiles(chosen)]
     alike += [_with_low_scores(chosen)] * (not chosen.softcap)
     if chosen.mask == "band":  # narrow windows have another backward kernel
-        return alike
+        return [*alike, _with_lists_of_heads(chosen)]
     return [*alike, _with_partial_blocks(chosen), *(_with_empty_sequence(chosen, seed) for seed in _ORDERS)]
 
 
@@ -293,6 +294,15 @@ def _with_orders(chosen: Config) -> Case:
     """A case of nested rows with an order of pairs for each head of two sequences, and a pair that is cut off."""
     case = _of_few_keys(chosen, (5 * chosen.tile_m - 5,) * 2, Full(), heads=2)
     return with_fields(case, problem=with_fields(case.problem, mask=Causal("bottom_right"), heads_kv=2))
+
+
+def _with_lists_of_heads(chosen: Config) -> Case:
+    """A case of two sequences whose heads have lists of their own, of a band (by_head.py): every second one does not
+    see the first block of keys. Lists of bits and intervals differ by head and sequence in `_with_empty_sequence`."""
+    rows = 3 * chosen.tile_m - 5
+    mask = causal_by_head(0, chosen.tile_n)
+    case = _of_few_keys(chosen, (rows, rows), mask, heads=4, keys=rows)
+    return with_fields(case, problem=with_fields(case.problem, heads_kv=2))
 
 
 def _with_turned_rows(chosen: Config, tiles: float = 6 - 5 / 128, heads: int = 2) -> Case:

@@ -10,6 +10,7 @@ from fuzz.score.ptx_mutants.register_flow import asks_in_clusters, holds_already
 from fuzz.score.ptx_mutants.reloaded_tiles import ring_is_free_at_first
 from fuzz.score.ptx_mutants.thread_values import is_the_same, sign_is_unread
 from fuzz.score.ptx_mutants.tile_numbers import number_was_below
+from fuzz.score.ptx_mutants.unshared_mbarriers import is_seen_at_barrier
 from fuzz.score.ptx_mutants.whole_tiles import may_be_cut_off
 
 _WGMMA = ("blocksparse.wgmma",)
@@ -126,5 +127,18 @@ PROVEN_ARGUMENTS = (
         kinds=("forward",),
         targets=_WGMMA,
         proof=may_follow_nothing,
+    ),
+    Argument(
+        "seen at the CTA's barrier",
+        "fence.mbarrier_init makes mbarrier.init visible to the cluster. These CTAs form none, and all threads of one "
+        "meet at a barrier between mbarrier.init and whatever else uses an mbarrier (unshared_mbarriers.py). Sources "
+        "differ about the bulk copies that arrive at it: CUDA's programming guide has a fence of the async proxy, and "
+        "audits ask for it; Triton has this fence for clusters of several CTAs alone, and a fork of it has taken the "
+        "fence of the async proxy out as not needed (facebookexperimental/triton, pull request 1553).",
+        ("barrier_dropped",),
+        r"fence\.mbarrier_init\.release\.cluster;",
+        "same_bits",
+        targets=_WGMMA,
+        proof=is_seen_at_barrier,
     ),
 )  # fmt: skip

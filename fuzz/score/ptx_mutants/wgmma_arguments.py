@@ -561,7 +561,7 @@ WGMMA_REMARKS = (
      "a warp reads."),
     ("barrier_dropped", "forward", r"fence\.mbarrier_init\.release\.cluster;", "",
      "The fence between mbarrier.init and what uses the mbarriers. The emulated GPU asks for it where another CTA of "
-     "the cluster does. Here it is the CTA's threads, which meet at a barrier, and its bulk copies."),
+     "the cluster does. Here the text does not show that CTAs form no cluster and that their threads meet before."),
     ("parameter_wrong", "backward", r"ld\.param\.b32 %r\d+, \[\w+_param_52\];", "",
      "Lists whose partial blocks come first would be visited merged with the full ones. The lists of every case that "
      "comes here are merged."),

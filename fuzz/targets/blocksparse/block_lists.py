@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fuzz.core.case import Case
 from fuzz.targets.blocksparse import two_calls
+from fuzz.targets.blocksparse.by_head import by_head, first_blocks, hidden_keys
 from fuzz.targets.blocksparse.turned import TURNED, turned
 from kernels.blocksparse.lists import bands, from_mask, intervals, linear, ranges
 from kernels.blocksparse.lists.builder import Align, dense
@@ -92,7 +93,7 @@ def expressible(problem: AnyProblem, mask: str) -> bool:
     if mask == "none":
         return isinstance(problem.mask, Full)
     if mask == "band":
-        return isinstance(problem.mask, Full | Causal | Window)
+        return isinstance(problem.mask, Full | Causal | Window) or bool(hidden_keys(problem.mask))
     return mask == "bits" or kinds(problem.mask) <= _ROWS
 
 
@@ -185,7 +186,9 @@ def band_of(p: AnyProblem, nested: bool, **tiles: Any) -> BlockSparse:
     """Lists of a causal mask or a window. nested: they say that their rows are nested, however few they are."""
     left, right, align = sides_of_band(p)
     sides: dict[str, Any] = {"left": left, "right": right, "align": align, "nested": nested or None}
-    return bands.band(p.lengths_q, p.lengths_k, device="cpu", **sides, **tiles)
+    made = bands.band(p.lengths_q, p.lengths_k, device="cpu", **sides, **tiles)
+    first = first_blocks(p, made.tile_n)
+    return by_head(made, first, -(-p.len_k // made.tile_n)) if first else made
 
 
 def as_ranges(p: AnyProblem) -> bool:
@@ -330,6 +333,8 @@ def sides_of_band(problem: AnyProblem) -> tuple[int | None, int | None, Align]:
             return None, 0, align
         case Window(left, right, align):
             return left, right, align
+        case mask if hidden_keys(mask):
+            return None, 0, "bottom_right"
     return None, None, "top_left"
 
 

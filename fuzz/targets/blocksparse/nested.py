@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from fuzz.core.case import Case
 from fuzz.core.support import Rule
+from fuzz.targets.blocksparse.by_head import hidden_keys
 from oracles.masks import Causal, Full
 from oracles.problem import AnyProblem
 
@@ -22,5 +23,6 @@ def rule() -> Rule:
 
 def _elsewhere(case: Case) -> bool:
     given = case.variant
-    causal = given.get("mask") == "band" and isinstance(case.problem.mask, Causal | Full)
+    mask = case.problem.mask
+    causal = given.get("mask") == "band" and (isinstance(mask, Causal | Full) or bool(hidden_keys(mask)))
     return bool(given.get("nested")) and (not causal or given.get("keys") == "split")

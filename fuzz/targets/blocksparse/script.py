@@ -12,6 +12,7 @@ from fuzz.core.script_call import Text
 from fuzz.targets import merge_by_lse
 from fuzz.targets.blocksparse import block_lists, two_calls
 from fuzz.targets.blocksparse.block_lists import FASTEST, HALVED, options_of, schedule_of
+from fuzz.targets.blocksparse.by_head import by_head, first_blocks
 from fuzz.targets.blocksparse.turned import TURNED, turned
 from oracles.masks import Causal, Window
 from oracles.problem import cumulative
@@ -35,6 +36,9 @@ def blocksparse_text(case: Case, mutant: str) -> Text:
     if halved:
         half = f"halve_keys(blocks, {list(p.lengths_k)})"
         call.append(f"blocks = {f'with_order({half}, schedule)' if p.backward else half}")
+    first = first_blocks(p, tile_n) if how == "band" else []
+    if first:
+        call.append(f"blocks = by_head(blocks, {first}, {-(-p.len_k // tile_n)})")
     turns = options["schedule"] == TURNED and p.backward
     if turns:
         call.append("blocks = turned(blocks)")
@@ -91,11 +95,14 @@ def blocksparse_text(case: Case, mutant: str) -> Text:
     )
     lines = [f"sys.path.insert(0, {str(_ROOT)!r})  # the folder that holds `kernels`"]
     imported = [source, sources[how], _SCHEDULES] + [_PLANNER] * planned + [*_TWO_CALLS] * split + [*_TURNED] * turns
+    imported += [*_BY_HEAD] * bool(first)
     imported += [*_HALVES] * halved + ["dataclasses import replace"] * bool(wide or options["paired"] or turned_back)
     lines += [f"from {one}  # noqa: E402" for one in sorted(set(imported))]
     parts: list[Callable[..., Any]] = [block_lists.runs, block_lists._positions] * (how == "intervals")
     if split:
         parts += [two_calls.keys_of_parity, two_calls.listed, two_calls.beside]
+    if first:
+        parts.append(by_head)
     if turns:
         parts.append(turned)
     if parts:
@@ -116,6 +123,14 @@ _HALVES = (
 )
 _TURNED = (  # what turned reads
     "dataclasses import replace",
+    "kernels.blocksparse.lists.types import BlockList, BlockLists, BlockSparse",
+    "kernels.blocksparse.lists.write_order import with_order",
+)
+_BY_HEAD = (  # what by_head reads
+    "collections.abc import Sequence",
+    "dataclasses import replace",
+    "kernels.blocksparse.lists.lpt import with_lpt_order",
+    "kernels.blocksparse.lists.transpose import with_backward",
     "kernels.blocksparse.lists.types import BlockList, BlockLists, BlockSparse",
     "kernels.blocksparse.lists.write_order import with_order",
 )
@@ -147,4 +162,6 @@ def _sides(case: Case) -> str:
             return f"left=None, right=0, align={align!r}"
         case Window(left, right, align):
             return f"left={left}, right={right}, align={align!r}"
+    if first_blocks(case.problem, 1):
+        return "left=None, right=0, align='bottom_right'"
     return "left=None, right=None"

@@ -28,7 +28,7 @@ from fuzz.devices.emulator.config import CONTRACTIONS
 from fuzz.devices.present import cuda_present
 from fuzz.targets import merge_by_lse
 from fuzz.targets.autograd import AutogradTarget
-from fuzz.targets.blocksparse import cta_pairs, cta_subset, long_lists, nested, turned, two_calls
+from fuzz.targets.blocksparse import by_head, cta_pairs, cta_subset, long_lists, nested, turned, two_calls
 from fuzz.targets.blocksparse.block_lists import (
     FASTEST,
     HALVED,
@@ -381,6 +381,7 @@ _RULES = (
     ),
     cta_pairs.rule(),
     turned.rule(),
+    by_head.rule(),
     nested.rule(),
     Rule("a scale that is not positive", _bad_scale, "refuses"),
 )

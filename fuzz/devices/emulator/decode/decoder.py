@@ -18,6 +18,7 @@ from fuzz.devices.emulator.decode.memory import MemoryFamilies
 from fuzz.devices.emulator.decode.operands import OPERAND_BITS, Program, Unimplemented
 from fuzz.devices.emulator.decode.tcgen05 import TensorMemoryFamilies
 from fuzz.devices.emulator.decode.tensor_loads import first_uses
+from fuzz.devices.emulator.decode.undefined_registers import undefined_reads
 from fuzz.devices.emulator.decode.warp import WarpFamilies
 from fuzz.devices.emulator.decode.wgmma import WgmmaFamilies
 from fuzz.devices.emulator.decode.wgmma_hazards import uses
@@ -36,6 +37,7 @@ class Decoder(MemoryFamilies, WarpFamilies, WgmmaFamilies, TensorMemoryFamilies,
         starts: list[int] = []  # the first micro-operation for each instruction, notes before it included
         proper: list[int] = []  # that of the instruction itself
         self.use, self.loads_used = uses(self.kernel), first_uses(self.kernel)
+        undefined = undefined_reads(self.kernel)
         limited = any(i.name.startswith("setmaxnreg") for i in self.kernel.instructions)
         for index, i in enumerate(self.kernel.instructions):
             self.now = i
@@ -46,6 +48,8 @@ class Decoder(MemoryFamilies, WarpFamilies, WgmmaFamilies, TensorMemoryFamilies,
                 self.note_loads_used([proper[load] for load in self.loads_used[index]])
             if limited:
                 self.registers_used(i)
+            if index in undefined:
+                self.note_undefined(undefined[index])
             proper.append(len(self.words))
             self.one(i)
         self.now = Instruction("ret", (), None, False, self.now.line if self.kernel.instructions else 0, "(end)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.decode.clusters import ClusterFamilies
@@ -132,6 +133,14 @@ class WarpFamilies(ClusterFamilies):
         count = sum(max(1, self.width_of(name) // 32) for name in named if self.kernel.registers.get(name) in WORDS)
         if count > LEAST_REGISTERS:
             self.emit(op.REGISTERS_USED, count)
+
+    def note_undefined(self, predicate: str) -> None:
+        """Emits that the next instruction reads a predicate that nothing has given a value: under the instruction's
+        guard, where that is another one."""
+        i = self.now
+        self.now = replace(i, guard=None) if i.guard == predicate else i
+        self.emit(op.UNDEFINED, list(self.kernel.registers).index(predicate))
+        self.now = self.source[-1] = i
 
     def op_activemask(self, i: Instruction) -> None:
         self.emit(op.ACTIVE_MASK, self.register(str(i.operands[0]), 32))

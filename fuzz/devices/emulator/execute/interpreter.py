@@ -232,6 +232,9 @@ def run_warp(m, w, quantum):
             cluster_launch.try_cancel(m, w, pc, wb, cb, c, act)
         elif number == op.REGISTERS_USED:
             register_limits.use(m, w, pc, ctz(act), s32(c + 8))
+        elif number == op.UNDEFINED:
+            if k[st.K_CHECKS] & st.CHECK_UNINITIALISED:
+                finding(m, st.F_UNDEFINED, pc, w, ctz(act), 0, 0, s32(c + 8))
         elif number == op.CLUSTER:
             if cluster_barrier.run(m, w, pc, s32(c + 8), act):
                 if not wait_at(m, w, pc, act):

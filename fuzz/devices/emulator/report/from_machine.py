@@ -103,6 +103,7 @@ class Stopped:
             self.memory.shape(address),
             other, own, int(self.m.k[st.K_THREADS]),
             self.program.source[value].text if kind == st.F_WARPGROUP and value >= 0 else "", remote,
+            list(self.program.kernel.registers)[value].partition("@")[0] if kind == st.F_UNDEFINED else "",
         )  # fmt: skip
         return Finding(
             KIND_NAMES[kind], self.program.kernel.name, source.text, source.line, cta, warp, row[st.C_LANE], address,

@@ -27,6 +27,7 @@ class Seen:
     threads      of a CTA
     rival        the instruction that another warp issued instead, as text
     remote       the place is in the shared memory of another CTA of the cluster
+    register     a register's name
     """
 
     kind: int
@@ -42,6 +43,7 @@ class Seen:
     threads: int = 0
     rival: str = ""
     remote: bool = False
+    register: str = ""
 
     @property
     def name(self) -> str:

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 import torch
+from msgspec.structs import replace as with_fields
 
 from fuzz.core.case import Case
 from fuzz.core.refusal import refusal
@@ -15,6 +16,7 @@ from fuzz.score.ptx_mutants.bench import bench
 from fuzz.score.ptx_mutants.configs import RUN, WGMMA, builds_of, cases_of, made, size, split_passes
 from fuzz.score.ptx_mutants.first_steps import may_follow_nothing
 from fuzz.score.ptx_mutants.survey import Survey, no_limit
+from fuzz.score.ptx_mutants.unshared_mbarriers import is_seen_at_barrier
 from fuzz.targets.blocksparse.block_lists import blocks_of
 from fuzz.targets.blocksparse.devices import arch_without_gpu, toolchain_there
 from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
@@ -39,7 +41,7 @@ def test_cases_made_for_a_configuration_are_those_of_its_kernels(chosen):
 
 
 def test_three_packed_sequences_or_more_are_launched_in_their_order():
-    cases = cases_of(BAND, 40, 3)
+    cases = cases_of(BAND, 60, 3)
     several = [case for case in cases if size(BAND, case.problem) == 7]
     assert all(case.problem.batch >= 3 for case in several) and all(case in cases for case in made(BAND))
     with_order = [case for case in several if case.problem.backward and blocks_of(case).lpt is not None]
@@ -138,6 +140,40 @@ def test_kernels_of_a_full_mask_run_in_clusters_and_split_tiles():
     assert [one for one in WGMMA if one.splits] == [FULL]
     ordered = json.loads(builds_of(FULL_ORDERED)["backward"].options)
     assert dict(ordered["tuning"]) == {"runs": 1} and ordered["deterministic"]
+
+
+@pytest.mark.parametrize("chosen", [BAND, NESTED], ids=lambda one: one.name)
+def test_heads_have_lists_of_their_own(chosen):
+    *_, case = made(chosen)
+    lists = blocks_of(case).forward
+    counts = (lists.partial.count + lists.full.count)[0].tolist()
+    assert counts == [[1, 2, 3], [0, 1, 2]] * 2 and lists.nested == chosen.nested and case.problem.batch == 2
+
+
+@pytest.mark.parametrize("chosen", [ORDERED, INTERVALS], ids=lambda one: one.name)
+def test_heads_and_sequences_have_lists_of_their_own(chosen):
+    """A list that a neighbouring stride leads to is another one."""
+    *_, case = made(chosen)
+    count = blocks_of(case).forward.full.count
+    assert count.shape[:2] == (2, 3) and len(set(map(tuple, count.flatten(0, 1).tolist()))) == 3
+
+
+def test_the_stride_between_sequences_of_lists_is_not_that_between_heads():
+    forward = NESTED.kernels(Survey(1))["forward"]
+    *_, case = made(NESTED)
+    alone = with_fields(case, problem=with_fields(case.problem, backward=False), repeats=1)
+    place = bench(NESTED.target)
+    assert execute(alone, place.target, no_limit).outcome == "pass"
+    with place.running({forward.key: forward.text.replace("_param_40]", "_param_39]")}) as running:
+        assert execute(alone, place.target, no_limit).outcome == "fail"
+    assert running.used
+
+
+@pytest.mark.parametrize(("chosen", "alone"), [(FULL, False), (NESTED, False), (INTERVALS, True)], ids=str)
+def test_mbarriers_are_seen_at_a_barrier_where_ctas_form_no_cluster(chosen, alone):
+    text = chosen.kernels(Survey(1))["forward"].text
+    fence = text[: text.index("fence.mbarrier_init")].count("\n") + 1
+    assert is_seen_at_barrier(text, fence) == alone
 
 
 @pytest.mark.parametrize("chosen", [FULL, BAND], ids=lambda one: one.name)

@@ -11,6 +11,7 @@ from fuzz.core.case import Case, Inputs
 from fuzz.judging.judge import execute
 from fuzz.script import write_script
 from fuzz.targets.blocksparse.block_lists import blocks_of
+from fuzz.targets.blocksparse.by_head import causal_by_head
 from fuzz.targets.blocksparse.devices import connect, emulator_there
 from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
 from fuzz.targets.blocksparse.gpu import GpuBlockSparse
@@ -55,7 +56,11 @@ CASES["nested"] = (
     Problem((300,), (300,), 2, 1, 128, 128, "float16", mask=Causal("bottom_right"), backward=False),
     {"mask": "band", "products": "wgmma", "nested": True},
 )
-LATER = ("bits", "wide", "wide, in two calls", "pairs of CTAs", "halved", "turned", "nested")
+CASES["lists of heads"] = (
+    Problem((300,), (300,), 2, 1, 64, 64, "float16", mask=causal_by_head(0, 128)),
+    {"tile_n": 128, "mask": "band"},
+)
+LATER = ("bits", "wide", "wide, in two calls", "pairs of CTAs", "halved", "turned", "nested", "lists of heads")
 NIGHTLY = [pytest.param(name, marks=[pytest.mark.nightly] * (name in LATER)) for name in CASES]
 
 

@@ -21,7 +21,7 @@ IN_STEP = {
     "bar.warp.sync -1;": True,
     "bar.sync 1, 32;": True,
     "shfl.sync.idx.b32 %r8, %r9, 0, 31, -1;": True,
-    "vote.sync.any.pred %q3, %q1, -1;": True,
+    "vote.sync.any.pred %q3, %q2, -1;": True,
     "fence.proxy.async.shared::cta;": False,
     "membar.cta;": False,
     "": False,
