@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 import torch
+from covering import nightly_unless
 from msgspec.structs import replace as with_fields
 
 from fuzz.core.case import Case
@@ -84,6 +85,7 @@ def test_the_first_tiles_are_those_of_several_sequences():
     assert order_of_queries(q, blocks) is not None and blocks.lpt.queries.start.tolist()[:2] == [0, EMULATED - 1]
 
 
+@pytest.mark.nightly
 def test_a_number_is_not_taken_where_there_is_no_counter():
     """A CTA of a launch with no more tiles than CTAs, whose tile has no rows: without the look at their numbers it
     would take a tile's number from a counter at address 0."""
@@ -158,6 +160,7 @@ def test_heads_and_sequences_have_lists_of_their_own(chosen):
     assert count.shape[:2] == (2, 3) and len(set(map(tuple, count.flatten(0, 1).tolist()))) == 3
 
 
+@pytest.mark.nightly
 def test_the_stride_between_sequences_of_lists_is_not_that_between_heads():
     forward = NESTED.kernels(Survey(1))["forward"]
     *_, case = made(NESTED)
@@ -169,7 +172,9 @@ def test_the_stride_between_sequences_of_lists_is_not_that_between_heads():
     assert running.used
 
 
-@pytest.mark.parametrize(("chosen", "alone"), [(FULL, False), (NESTED, False), (INTERVALS, True)], ids=str)
+@pytest.mark.parametrize(
+    ("chosen", "alone"), [nightly_unless(False, FULL, False), (NESTED, False), (INTERVALS, True)], ids=str
+)
 def test_mbarriers_are_seen_at_a_barrier_where_ctas_form_no_cluster(chosen, alone):
     text = chosen.kernels(Survey(1))["forward"].text
     fence = text[: text.index("fence.mbarrier_init")].count("\n") + 1

@@ -134,7 +134,7 @@ KERNELS = {
 @pytest.mark.parametrize(
     ("name", "pairs"),
     [
-        nightly_unless(not case.marks and case.values[0] in ("mma.sync", "transposed"), *case.values)
+        nightly_unless(not case.marks and case.values[0] == "mma.sync", *case.values)
         for case in covering(list(KERNELS), [1, 2, 3])
     ],
 )
