@@ -28,7 +28,7 @@ def causal_by_head(*hidden: int) -> PerHead:
 
 
 def hidden_keys(mask: Mask) -> tuple[int, ...]:
-    """What `causal_by_head` was given to make this mask; empty where it made another one."""
+    """How many first keys each part of a `causal_by_head` mask hides, as it was given them; empty for other masks."""
     if not isinstance(mask, PerHead):
         return ()
     found = []

@@ -198,8 +198,8 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     depth       by wgmma: `Tiling.depth`, a multiple of 16 and at least the head dim
     held_columns  `Tiling.held_columns`, a multiple of 16
     stages_p    1 or 2 buffers of P in the straight loop, for tiles of 64 keys
-    releaser    the warp that releases the straight loop's semaphores: 1, one of the third warpgroup; 0, one that
-                multiplies
+    releaser    which warp releases the straight loop's semaphores: one of the third warpgroup (1), or of those that
+                multiply (0)
     Raises ValueError for a tiling that does not fit (registers and shared memory: NOTE [large dims]; warps; wgmma) and
     for unknown names.
     """

@@ -44,6 +44,7 @@ def test_loads_are_bulk_copies_and_dq_is_added_by_bulk_reductions(dim):
         assert form in ptx, form
     for form in ("mma.sync", "red.relaxed.gpu.global.add", ".local"):
         assert form not in ptx, form
+    assert ("ldmatrix" in ptx) == (dim == 128), "columns of K and V that registers hold"
 
 
 CUOBJDUMP = Path(find_spec("triton").origin).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
