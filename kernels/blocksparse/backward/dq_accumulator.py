@@ -30,9 +30,11 @@ from cutlass import Boolean, Int32, Int64, cute
 
 from kernels.blocksparse.backward.intrinsics import add_four, add_one
 from kernels.blocksparse.backward.mma import Product
-from kernels.blocksparse.backward.tiling import THREADS, Tiling, pieces_of_dq
+from kernels.blocksparse.backward.tiling import THREADS, Tiling, columns_of_dq
 from kernels.blocksparse.backward.wgmma import GroupProduct
 from kernels.blocksparse.common.list_reader import read
+
+COLUMNS = 8  # of dQ that four adjacent values of each thread of a warpgroup make, in all of a step's rows
 
 
 class Tiles(NamedTuple):
@@ -143,15 +145,15 @@ def read_fragment(
     rdQ: cute.Tensor, tile: cute.Pointer, step: cutlass.Constexpr, tidx: Int32, tiling: cutlass.Constexpr
 ):
     """A thread's dQ of a step from the tile of queries: the reverse of `add_fragment`. Where the second group has fewer
-    pieces, rdQ keeps what it has in the place of the others."""
+    columns, rdQ keeps what it has in the place of the others."""
     threads, vector = tiling.dq_threads, tiling.vector
     first = group_offset(tiling, step, tidx // threads) + tidx % threads * vector
     here, there = fragment_views(rdQ, tile + cute.assume(first, divby=vector), threads, vector)
-    if cutlass.const_expr(tiling.by_gradient and pieces_of_dq(tiling, 1) < pieces_of_dq(tiling, 0)):
-        shape = (vector, cute.size(rdQ) // vector // pieces_of_dq(tiling, 0))
-        for piece in cutlass.range_constexpr(pieces_of_dq(tiling, 0)):
-            if (piece < pieces_of_dq(tiling, 1)) | (tidx < threads):
-                cute.autovec_copy(cute.local_tile(there, shape, (0, piece)), cute.local_tile(here, shape, (0, piece)))
+    if cutlass.const_expr(tiling.by_gradient and columns_of_dq(tiling, 1) < columns_of_dq(tiling, 0)):
+        shape = (vector, 1)
+        for atom in cutlass.range_constexpr(columns_of_dq(tiling, 0) // COLUMNS):
+            if (atom < columns_of_dq(tiling, 1) // COLUMNS) | (tidx < threads):
+                cute.autovec_copy(cute.local_tile(there, shape, (0, atom)), cute.local_tile(here, shape, (0, atom)))
     else:
         cute.autovec_copy(there, here)
 

@@ -136,6 +136,12 @@ class Tiling:
         return self.transposed and self.dim == 128
 
     @property
+    def dq_at_once(self) -> bool:
+        """True where each warpgroup with a gradient of its own may hand over all its dQ of a step at once: NOTE [dQ at
+        once] of by_gradient/mainloop.py."""
+        return self.by_gradient and 0 < self.depth <= self.dim - DQ_COLUMNS
+
+    @property
     def steps(self) -> int:
         """Iterations per block."""
         return self.tile_m // self.step_m
@@ -172,6 +178,12 @@ class Tiling:
         return min(self.warps_s[1], self.warps_dkv[0] // 4 if self.wgmma else self.warps_dkv[0])
 
 
+def groups_of_gradients(tiling: Tiling) -> tuple[int, int]:
+    """The numbers of the multiplying warpgroups of dV and of dK, where each has a gradient. Up to depth 208 the first
+    one has far more columns of dQ: that of dK, which otherwise waits for P."""
+    return (1, 0) if 4 * columns_of_dq(tiling, 1) < 3 * columns_of_dq(tiling, 0) else (0, 1)
+
+
 def columns_of_dq(tiling: Tiling, group: int) -> int:
     """Columns of dQ that a multiplying warpgroup computes, of its half of them, where each has a gradient: those that
     the head dim has."""
@@ -182,6 +194,11 @@ def columns_of_dq(tiling: Tiling, group: int) -> int:
 def pieces_of_dq(tiling: Tiling, group: int) -> int:
     """Pieces of DQ_COLUMNS columns in which it hands them over."""
     return -(-columns_of_dq(tiling, group) // DQ_COLUMNS)
+
+
+def floats_of_piece(tiling: Tiling, group: int, piece: int) -> int:
+    """Floats of a piece of a step: the last one may have fewer columns."""
+    return tiling.step_m * min(DQ_COLUMNS, columns_of_dq(tiling, group) - piece * DQ_COLUMNS)
 
 
 @lru_cache

@@ -23,10 +23,17 @@ import cutlass
 from cutlass import Boolean, Int32, cute
 
 from kernels.blocksparse.backward import dq_accumulator, mainloop_mma
-from kernels.blocksparse.backward.by_gradient.mainloop import PIECES, WARPS, full_in_turn
+from kernels.blocksparse.backward.by_gradient.mainloop import (
+    PIECES,
+    WARPS,
+    at_once,
+    buffer_of,
+    full_in_turn,
+    runs_of_dq,
+)
 from kernels.blocksparse.backward.mainloop_mma import add_run, is_open, target_of, wait
 from kernels.blocksparse.backward.tile_iterator import Block, block_at
-from kernels.blocksparse.backward.tiling import DQ_COLUMNS, pieces_of_dq
+from kernels.blocksparse.backward.tiling import DQ_COLUMNS, floats_of_piece, pieces_of_dq
 from kernels.blocksparse.backward.transposed import turns
 from kernels.blocksparse.backward.transposed.turns import GROUPS, DqBarrier
 
@@ -44,15 +51,22 @@ def add_dq(w, warp: Int32) -> None:
 
 @cute.jit
 def add_all_pieces(w, group: cutlass.Constexpr) -> None:
-    """Adds all pieces of the row that a multiplying warpgroup leaves in its buffer."""
-    iterations, pieces = w.total * w.tiling.steps, cutlass.const_expr(pieces_of_dq(w.tiling, group))
+    """Adds all pieces of the row that a multiplying warpgroup leaves in its buffers."""
+    iterations, pieces = w.total * w.tiling.steps, cutlass.const_expr(range(pieces_of_dq(w.tiling, group)))
     if iterations > 0:
         turns.arrive_dq(DqBarrier.EMPTY, group)
     for step in cutlass.range(iterations, unroll=1):
-        for piece in cutlass.range_constexpr(pieces):
+        if cutlass.const_expr(at_once(w)):
             turns.await_dq(DqBarrier.FULL, group)
-            add_piece(w, step, group, piece)
-            empty(group, piece + 1 < pieces or step + 1 < iterations)
+            add_runs(w, step, group, 0, runs_of_dq(w, group, pieces))
+            empty(group, len(pieces) > 1 or step + 1 < iterations)
+        else:
+            for piece in cutlass.range_constexpr(len(pieces)):
+                turns.await_dq(DqBarrier.FULL, group)
+                one = cutlass.const_expr(pieces[piece : piece + 1])
+                before = cutlass.const_expr(piece * w.tiling.step_m * DQ_COLUMNS)
+                add_runs(w, step, group, before, runs_of_dq(w, group, one))
+                empty(group, piece + 1 < len(pieces) or step + 1 < iterations)
 
 
 @cute.jit
@@ -84,20 +98,35 @@ def add_half(w, half: Int32, group: cutlass.Constexpr, needed: Boolean) -> None:
 
 
 @cute.jit
-def add_piece(w, step: Int32, group: Int32, piece: Int32) -> None:
-    """Starts adding a piece of a step, as a bulk group."""
-    tiling, size = w.tiling, cutlass.const_expr(w.tiling.step_m * DQ_COLUMNS)
-    block = block_at(w.storage.sEntries, step // tiling.steps)
+def add_piece(w, step: Int32, group: cutlass.Constexpr, piece: Int32) -> None:
+    """Starts adding a piece of a step, whose number the warp learns as it runs, as a bulk group."""
+    first = cutlass.const_expr(floats_of_piece(w.tiling, group, 0))
+    last = cutlass.const_expr(floats_of_piece(w.tiling, group, pieces_of_dq(w.tiling, group) - 1))
+    floats = first
+    if cutlass.const_expr(last != first):
+        floats = Int32(first)
+        if piece > 0:
+            floats = Int32(last)
+    add_runs(w, step, group, piece * first, [(buffer_of(w, group), floats)])
+
+
+@cute.jit
+def add_runs(w, step: Int32, group: cutlass.Constexpr, before: Int32, runs: list) -> None:
+    """Starts adding runs of a warpgroup's dQ of a step, (address in shared memory, floats) each, as a bulk group.
+    before: the warpgroup's floats before them."""
+    block = block_at(w.storage.sEntries, step // w.tiling.steps)
     if cute.arch.lane_idx() == 0:
-        offset = target_of(w, block, Int32(0)) + dq_accumulator.group_offset(tiling, step % tiling.steps, group)
-        source = w.storage.sdQ.iterator + cute.assume(group * size, divby=size)
-        add_run(w, block.rank, w.mdQ + cute.assume(offset + piece * size, divby=4), source, 4 * size)
+        offset = target_of(w, block, Int32(0)) + dq_accumulator.group_offset(w.tiling, step % w.tiling.steps, group)
+        target = w.mdQ + cute.assume(offset + before, divby=4)
+        for source, floats in runs:
+            add_run(w, block.rank, target, source, 4 * floats)
+            target += floats
     cute.arch.cp_async_bulk_commit_group()
 
 
 @cute.jit
 def empty(group: Int32, needed: Boolean) -> None:
-    """A warpgroup's buffer has been read, where another piece comes (`needed`)."""
+    """A warpgroup's buffers have been read, where it waits for that (`needed`)."""
     cute.arch.cp_async_bulk_wait_group(0, read=True)
     cute.arch.sync_warp()
     if needed:

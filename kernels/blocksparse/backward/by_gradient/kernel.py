@@ -19,15 +19,10 @@ from types import SimpleNamespace
 from cutlass import Float32, Int32, Int64, cute
 
 from kernels.blocksparse.backward.by_gradient.dq_warps import add_dq
-from kernels.blocksparse.backward.by_gradient.mainloop import (
-    GROUP_OF_DK,
-    GROUP_OF_DV,
-    loop_of_dk,
-    loop_of_dv,
-)
+from kernels.blocksparse.backward.by_gradient.mainloop import loop_of_dk, loop_of_dv
 from kernels.blocksparse.backward.mainloop_mma import Work
 from kernels.blocksparse.backward.mma import accumulator, staged_layout
-from kernels.blocksparse.backward.tiling import DQ_COLUMNS, ENTRY_STAGES, columns_of_dq
+from kernels.blocksparse.backward.tiling import DQ_COLUMNS, ENTRY_STAGES, columns_of_dq, groups_of_gradients
 from kernels.blocksparse.backward.transposed import turns
 from kernels.blocksparse.backward.transposed.dkdv_kernel import ALL_WARPS, KeyGradients
 from kernels.blocksparse.backward.transposed.query_words import LaneQueries
@@ -58,12 +53,13 @@ class GradientGroups(TileBackward):
                 add_dq(w, warp - 1)
         else:
             group = warp // (WARPGROUP // 32) - 1
-            if group == GROUP_OF_DV:
+            of_dv, of_dk = groups_of_gradients(self.tiling)
+            if group == of_dv:
                 cute.arch.setmaxregister_increase(REGISTERS[1])
-                self.dv_of_row(self.work_of(w, GROUP_OF_DV), dv, mSums, sums)
+                self.dv_of_row(self.work_of(w, of_dv), dv, mSums, sums)
             else:
                 cute.arch.setmaxregister_increase(REGISTERS[2])
-                self.dk_of_row(self.work_of(w, GROUP_OF_DK), dk, mSums, sums)
+                self.dk_of_row(self.work_of(w, of_dk), dk, mSums, sums)
 
     def work_of(self, w, group: int) -> Work:
         """The work of a multiplying warpgroup, and its products."""
@@ -72,7 +68,7 @@ class GradientGroups(TileBackward):
         step_m, tile_n, dim = tiling.step_m, tiling.tile_n, tiling.dim
         of_scores = GroupProduct(self.dtype, (tile_n, step_m, dim), ALL_WARPS)
         by_keys = GroupProduct(self.dtype, (tile_n, dim, step_m), ALL_WARPS, transpose_b=True, a_in_registers=True)
-        if group == GROUP_OF_DV:
+        if group == groups_of_gradients(tiling)[0]:
             w.to_s = GroupThread(of_scores, thread, s.sK, s.sQ, tiling.depth)
             by_dim = transposed_operand(s.plaindO, step_m, dim, tiling.stages)
             w.to_dv = GroupThread(by_keys, thread, None, by_dim, columns=tiling.depth)

@@ -14,8 +14,14 @@ dS have the tile's 64 keys as rows. Of a step, in the order in which each warpgr
     S is done                                        dP is done
 
 Each warpgroup has half of dQ's columns, and hands them over to its dQ warp in two pieces, in shared memory, which has
-room for one piece of each. The second warpgroup has no second piece where the head dim ends before it. Registers allow
-no more in flight: with S of the next step beside dV, or dQ beside dK, ptxas serialises all products (C7512).
+room for one piece of each. A piece ends with the head dim. Registers allow no more in flight at head dim 256: with S of
+the next step beside dV, or dQ beside dK, ptxas serialises all products (C7512).
+
+NOTE [dQ at once] Up to head dim 192 the second half of dQ is one piece, or less. The warpgroup of dV has it: that of dK
+has time, as it waits for P (`groups_of_gradients`). With atomic adds the warpgroup of dK hands over both of its pieces
+at once. The second one lies in columns from 192 on of K's and V's tiles, which no product reads. So the warpgroup waits
+for what its dQ warp read a step ago, and not for the piece before. Ordered adds leave the pieces apart: each half of a
+step has a semaphore of its own.
 
 NOTE [turns by gradient] Two named barriers order a step: P is in shared memory, then dS is. Each is also the sign that
 the other buffer may be written again. P of a step is written after dS of the step before has come, which was made from
@@ -31,17 +37,16 @@ from cutlass import Float32, Int32, Uint32, cute
 from kernels.blocksparse.backward import dq_accumulator, masking
 from kernels.blocksparse.backward.gemms import share_rounded
 from kernels.blocksparse.backward.mma import accumulator
-from kernels.blocksparse.backward.tiling import DQ_COLUMNS, THREADS, pieces_of_dq
+from kernels.blocksparse.backward.tiling import DQ_COLUMNS, THREADS, floats_of_piece, pieces_of_dq
 from kernels.blocksparse.backward.transposed import turns
 from kernels.blocksparse.backward.transposed.mainloop import rounded, scores_to_probabilities, subtract_delta
 from kernels.blocksparse.backward.transposed.mainloop_dkdv import words_of_step
 from kernels.blocksparse.backward.transposed.query_words import find_kept
 from kernels.blocksparse.backward.transposed.turns import GROUPS, DqBarrier
-from kernels.blocksparse.backward.wgmma import WARPGROUP, clear_others, finish, issue, issue_from_registers, publish
+from kernels.blocksparse.backward.wgmma import WARPGROUP, finish, issue, issue_from_registers, publish
 from kernels.blocksparse.common.layouts import as_operand_a, rows_columns
 from kernels.blocksparse.common.mask_words import branch
 
-GROUP_OF_DV, GROUP_OF_DK = 0, 1
 PIECES = 2  # of a warpgroup's dQ of a step, DQ_COLUMNS each
 VECTOR = 4  # floats that a thread writes and reads at once
 WARPS = 3  # that add dQ where adds are ordered
@@ -63,6 +68,7 @@ def loop_of_dv(w) -> None:
     """All steps of a row in the warpgroup of dV: rdV, to which products are added, and half of dQ's columns."""
     tiling, stages, stages_q = w.tiling, w.tiling.stages, w.tiling.stages_q
     iterations = w.total * tiling.steps
+    at_first, behind = hand_overs(w)
     rS = accumulator(w.to_s)
     rWords = cute.make_rmem_tensor(tiling.step_m // 32, Uint32)
     if iterations > 0:
@@ -86,22 +92,22 @@ def loop_of_dv(w) -> None:
 
             await_ds()
             rdQ = accumulator(w.to_dq)
-            clear_others(w.to_dq, rdQ)
             issue(w.to_dq, rdQ, 0, w.group, add=False)
             finish(1)
             turns.arrive_empty(w.do_empty, step, stages)
             finish()
-            hand_over_dq(w, rdQ, step, 0)
+            hand_over_dq(w, rdQ, step, at_first)
             # the last step multiplies its own scores once more, which nobody reads: no branch around a product
             following = cutlass.min(step + 1, iterations - 1)
             turns.await_full(w.q_full, following, stages_q)
             rNext = accumulator(w.to_s)
             issue(w.to_s, rNext, 0, following % stages_q, add=False)
-            if cutlass.const_expr(pieces_of_dq(tiling, w.group) > 1):
-                hand_over_dq(w, rdQ, step, 1)
+            if cutlass.const_expr(len(behind) > 0):
+                hand_over_dq(w, rdQ, step, behind)
             masked = words_of_step(w, rWords, following)
             finish()
             rS.store(rNext.load())
+        drain_dq(w)
 
 
 @cute.jit
@@ -109,6 +115,7 @@ def loop_of_dk(w) -> None:
     """All steps of a row in the warpgroup of dK: rdK, to which products are added, and the other half of dQ."""
     tiling, stages, stages_q = w.tiling, w.tiling.stages, w.tiling.stages_q
     iterations = w.total * tiling.steps
+    at_first, behind = hand_overs(w)
     rdP = accumulator(w.to_dp)
     if iterations > 0:
         cute.arch.mbarrier_wait(w.v_full, 0)
@@ -130,39 +137,80 @@ def loop_of_dk(w) -> None:
             finish()
             turns.arrive_empty(w.q_empty, step, stages_q)
             rdQ = accumulator(w.to_dq)
-            clear_others(w.to_dq, rdQ)
             issue(w.to_dq, rdQ, 0, w.group, add=False)
             finish()
-            hand_over_dq(w, rdQ, step, 0)
+            hand_over_dq(w, rdQ, step, at_first)
 
             # the last step multiplies its own dO once more, which nobody reads
             following = cutlass.min(step + 1, iterations - 1)
             turns.await_full(w.do_full, following, stages)
             rNext = accumulator(w.to_dp)
             issue(w.to_dp, rNext, 0, following % stages, add=False)
-            if cutlass.const_expr(pieces_of_dq(tiling, w.group) > 1):
-                hand_over_dq(w, rdQ, step, 1)
+            if cutlass.const_expr(len(behind) > 0):
+                hand_over_dq(w, rdQ, step, behind)
             finish()
             rdP.store(rNext.load())
+        drain_dq(w)
+
+
+def at_once(w) -> bool:
+    """True where warpgroups hand over all their dQ of a step at once: NOTE [dQ at once]."""
+    return w.tiling.dq_at_once and not w.variant.deterministic
+
+
+def hand_overs(w) -> tuple[range, range]:
+    """The pieces of a warpgroup's dQ that it hands over before the next product is issued, and those behind it."""
+    pieces = range(pieces_of_dq(w.tiling, w.group))
+    first = len(pieces) if at_once(w) else 1
+    return pieces[:first], pieces[first:]
 
 
 @cute.jit
-def hand_over_dq(w, rdQ: cute.Tensor, step: Int32, piece: cutlass.Constexpr) -> None:
-    """Leaves a piece of a warpgroup's dQ of a step, 0 or 1, in shared memory for a dQ warp, in the order of NOTE [dQ
+def hand_over_dq(w, rdQ: cute.Tensor, step: Int32, pieces: cutlass.Constexpr) -> None:
+    """Leaves pieces (a range) of a warpgroup's dQ of a step in shared memory for a dQ warp, in the order of NOTE [dQ
     accumulator]."""
     turns.await_dq(DqBarrier.EMPTY, w.group)
-    size = w.tiling.step_m * DQ_COLUMNS
-    values = cute.make_tensor(rdQ.iterator + piece * size // WARPGROUP, cute.make_layout(size // WARPGROUP))
-    first = w.group * size + w.thread * VECTOR
-    here, there = dq_accumulator.fragment_views(
-        values, w.storage.sdQ.iterator + cute.assume(first, divby=VECTOR), WARPGROUP, VECTOR
-    )
-    cute.autovec_copy(here, there)
+    given = pieces.start * w.tiling.step_m * DQ_COLUMNS // WARPGROUP
+    for start, floats in runs_of_dq(w, w.group, pieces):
+        own = floats // WARPGROUP
+        values = cute.make_tensor(rdQ.iterator + given, cute.make_layout(own))
+        place = start + cute.assume(w.thread * VECTOR, divby=VECTOR)
+        here, there = dq_accumulator.fragment_views(values, place, WARPGROUP, VECTOR)
+        cute.autovec_copy(here, there)
+        given += own
     publish()
     if cutlass.const_expr(w.variant.deterministic):
-        turns.arrive_dq(full_in_turn(step * PIECES + piece), w.group)
+        turns.arrive_dq(full_in_turn(step * PIECES + pieces.start), w.group)
     else:
         turns.arrive_dq(DqBarrier.FULL, w.group)
+
+
+def runs_of_dq(w, group: int, pieces: range) -> list[tuple[cute.Pointer, int]]:
+    """(address in shared memory, floats) of the runs in which a warpgroup leaves pieces that it hands over together,
+    one run after the other in the accumulator."""
+    tiling = w.tiling
+    runs = [(buffer_of(w, group), floats_of_piece(tiling, group, pieces.start))]
+    if len(pieces) > 1:
+        last = tiling.tile_n * (tiling.dim - DQ_COLUMNS)
+        half = floats_of_piece(tiling, group, pieces.start + 1) // 2
+        runs += [
+            (cute.recast_ptr(x.iterator + last, dtype=Float32), half) for x in (w.storage.plainK, w.storage.plainV)
+        ]
+    return runs
+
+
+def buffer_of(w, group: int) -> cute.Pointer:
+    """A warpgroup's buffer for a piece of dQ."""
+    size = w.tiling.step_m * DQ_COLUMNS
+    return w.storage.sdQ.iterator + cute.assume(group * size, divby=size)
+
+
+@cute.jit
+def drain_dq(w) -> None:
+    """Behind a row's last step: a dQ warp has read what lies in K's and V's tiles, where dK and dV go."""
+    pieces, _ = hand_overs(w)
+    if cutlass.const_expr(len(pieces) > 1):
+        turns.await_dq(DqBarrier.EMPTY, w.group)
 
 
 def full_in_turn(half: Int32) -> Int32:

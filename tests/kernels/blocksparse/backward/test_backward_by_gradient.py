@@ -115,14 +115,15 @@ def test_gradients(name):
     [(160, True), (192, False), *(nightly_unless(False, *case) for case in [(160, False), (192, True), (224, True)])],
 )
 def test_products_and_adds_of_dq_end_with_the_head_dim(dim, deterministic):
-    """Two steps of each block: four pieces of dQ have 64 columns each, of which the fourth is not there up to 192."""
+    """Two steps of each block: four pieces of dQ have 64 columns each, of which the fourth is not there up to 192. With
+    atomic adds the second one lies in two runs there."""
     spec = of((256,), (64,), dim=dim, deterministic=deterministic, tuning=(("depth", dim),))
     problem, out, reports = run(spec)
     assert [(r.status, r.findings) for r in reports] == [FINISHED] * 3 and max(errors(problem, out).values()) <= 1
-    steps, pieces, backward = 4, 3 if dim <= 192 else 4, reports[1]
+    steps, runs, backward = 4, 3 if dim <= 192 and deterministic else 4, reports[1]
     assert products_of(backward, f"m64n{dim}k16") and not products_of(backward, "m64n256k16")
     added = sum(products_of(backward, f"cp.{form}async.bulk.global.shared::cta") for form in ("", "reduce."))
-    assert added == steps * pieces
+    assert added == steps * runs
 
 
 @pytest.mark.parametrize(
