@@ -5,8 +5,11 @@ from __future__ import annotations
 
 from fuzz.score.ptx_mutants.argument import Argument
 from fuzz.score.ptx_mutants.awaited_copies import copies_are_awaited_next
+from fuzz.score.ptx_mutants.chosen_threads import may_choose_another
 from fuzz.score.ptx_mutants.first_steps import may_follow_nothing
-from fuzz.score.ptx_mutants.register_flow import asks_in_clusters, holds_already, is_cache_hint
+from fuzz.score.ptx_mutants.possible_values import answer_is_the_same, branch_is_decided, value_is_the_same
+from fuzz.score.ptx_mutants.product_waits import barrier_after_products_is_idle
+from fuzz.score.ptx_mutants.register_flow import asks_in_clusters, asks_of_pair, holds_already, is_cache_hint
 from fuzz.score.ptx_mutants.reloaded_tiles import ring_is_free_at_first
 from fuzz.score.ptx_mutants.thread_values import is_the_same, sign_is_unread
 from fuzz.score.ptx_mutants.tile_numbers import number_was_below
@@ -130,8 +133,9 @@ PROVEN_ARGUMENTS = (
     ),
     Argument(
         "seen at the CTA's barrier",
-        "fence.mbarrier_init makes mbarrier.init visible to the cluster. These CTAs form none, and all threads of one "
-        "meet at a barrier between mbarrier.init and whatever else uses an mbarrier (unshared_mbarriers.py). Sources "
+        "fence.mbarrier_init makes mbarrier.init visible to the cluster. All threads of it, or of a CTA where CTAs "
+        "form none, meet at a barrier between mbarrier.init and whatever else uses an mbarrier, and an arrival at that "
+        "of a cluster is not relaxed (unshared_mbarriers.py). Sources "
         "differ about the bulk copies that arrive at it: CUDA's programming guide has a fence of the async proxy, and "
         "audits ask for it; Triton has this fence for clusters of several CTAs alone, and a fork of it has taken the "
         "fence of the async proxy out as not needed (facebookexperimental/triton, pull request 1553).",
@@ -140,5 +144,67 @@ PROVEN_ARGUMENTS = (
         "same_bits",
         targets=_WGMMA,
         proof=is_seen_at_barrier,
+    ),
+    Argument(
+        "bits that are never set",
+        "The value is the same with the change, but for bits that no instruction sets: of an address below its "
+        "alignment, of a number shifted to the left, or outside a mask (possible_values.py).",
+        ("immediate_off_by_one", "operation_replaced"),
+        r"(and|xor)\.",
+        "same_values",
+        targets=_WGMMA,
+        compared=value_is_the_same,
+    ),
+    Argument(
+        "never that number",
+        "A comparison with a constant has another answer for numbers that the register never has there: they have a "
+        "bit that no instruction sets, or a branch on every way there has found otherwise (possible_values.py).",
+        ("compare_flipped", "compare_shifted", "bound_shifted"),
+        r"setp\.",
+        "same_values",
+        targets=_WGMMA,
+        compared=answer_is_the_same,
+    ),
+    Argument(
+        "decided before",
+        "A branch by a comparison with a constant that has one answer for all numbers that the register may have there "
+        "(possible_values.py).",
+        ("guard_dropped", "guarded_dropped"),
+        r"@!?%p\d+ bra ",
+        "same_values",
+        targets=_WGMMA,
+        compared=branch_is_decided,
+    ),
+    Argument(
+        "another thread of the warp",
+        "One thread of a warp does something for all of its lanes, which meet at a barrier behind it. Another one of "
+        "the warp has the same registers there, and nobody reads what it leaves in its own (chosen_threads.py).",
+        ("bound_shifted",),
+        r"setp\.ne\.b32 %p\d+, %r\d+, \d+;",
+        "same_bits",
+        targets=_WGMMA,
+        compared=may_choose_another,
+    ),
+    Argument(
+        "the lanes have waited for products",
+        "All lanes wait for their products at a wgmma.wait_group right before, and since they met at a barrier there "
+        "is no access to memory but by products: nothing is left for this barrier to order (product_waits.py).",
+        ("barrier_dropped",),
+        r"bar\.warp\.sync",
+        "same_bits",
+        targets=_WGMMA,
+        proof=barrier_after_products_is_idle,
+    ),
+    Argument(
+        "both or neither",
+        "Where rows of sequences begin and how many each has are two tensors that are given together, or not at all "
+        "(`rows_values` of launch/forward.py), and so are the numbers of sequences in an order and where each begins "
+        "(`order_values` of launch/by_length.py): whether one pointer is null is whether the other one is.",
+        ("parameter_wrong",),
+        r"ld\.param\.b64 %rd\d+, \[\w+_param_\d+\];",
+        "same_bits",
+        kinds=("forward",),
+        targets=_WGMMA,
+        compared=asks_of_pair((25, 26), (28, 29), (62, 63)),
     ),
 )  # fmt: skip

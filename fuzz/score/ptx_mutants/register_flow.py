@@ -338,6 +338,26 @@ def asks_in_clusters(text: str, line: int) -> bool:
     return asked.search(text) is not None and re.search(r"^\s*barrier\.cluster\.wait", text, re.M) is not None
 
 
+def asks_of_pair(*pairs: tuple[int, int]) -> Callable[[str, str, int], bool]:
+    """A proof that a line, and the changed one, load the two parameters of one of these pairs, into a register that
+    other lines only compare with null."""
+
+    def proof(text: str, changed: str, line: int) -> bool:
+        loaded = [
+            re.match(r"\s*ld\.param\.b64\s+(%rd\d+), \[\w+_param_(\d+)\];", one.splitlines()[line - 1])
+            for one in (text, changed)
+        ]
+        here, there = loaded
+        if here is None or there is None or here[1] != there[1]:
+            return False
+        asked = re.compile(rf"\s*setp\.(eq|ne)\.b64\s+%p\d+, {re.escape(here[1])}, 0;\s*$")
+        others = [one for i, one in enumerate(text.splitlines(), 1) if i != line and here[1] in _REGISTER.findall(one)]
+        numbers = int(here[2]), int(there[2])
+        return bool(others) and all(map(asked.match, others)) and (numbers in pairs or numbers[::-1] in pairs)
+
+    return proof
+
+
 def _is_parameter(text: str, register: str, parameter: int) -> bool:
     """True if a register gets a value once, that of a parameter."""
     given = giving(text.splitlines(), register)

@@ -198,6 +198,30 @@ def are_the_same(text: str, one: str, other: str) -> bool:
     return bool(threads) and x is not None and y is not None and not (x != y).any()
 
 
+def chosen_by(text: str, changed: str, number: int) -> tuple[int, int] | None:
+    """The one thread for which the predicate of line `number` (counted from 1) of a kernel's PTX is false, and the one
+    for which that of the changed text is; None where it is false for none, or several, or where that is not known."""
+    registers, threads, found = registers_of(text), _threads(text), list[int]()
+    given = _PURE.match(registers.lines[number - 1])
+    for instead in ({}, {number - 1: changed.splitlines()[number - 1]}):
+        true = None if given is None else _Threads(registers, threads, instead).deciding(given[2])
+        left = [] if true is None else [i for i in range(threads) if not true >> i & 1]
+        if len(left) != 1:
+            return None
+        found += left
+    return found[0], found[1]
+
+
+def is_one_number(text: str, register: str, threads: tuple[int, int]) -> bool:
+    """True where a register of a kernel's PTX has one value in both threads, as their numbers alone decide it."""
+    count = _threads(text)
+    x = _Threads(registers_of(text), count, {}).of(register) if count else None
+    if x is None:
+        return False
+    both = np.broadcast_to(x, (count, LANES))[list(threads)]
+    return not (both != both[0, 0]).any()
+
+
 def _coming_to(text: str, number: int, every: _Threads, threads: int) -> int:
     """The threads that may come to a line, a bit for each; 0 where that is not known."""
     try:

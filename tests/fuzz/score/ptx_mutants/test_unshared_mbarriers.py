@@ -65,7 +65,8 @@ def test_the_barrier_of_a_cta_alone_orders_what_the_fence_does():
         (".reqntid 384, 1, 1", ".reqntid 384, 1, 1\n.explicitcluster"),
         ("%tid.x", "%cluster_ctarank"),
         ("%tid.x", "%nclusterid.x"),
-        ("\tbar.sync \t0;\n\tsetp", "\tbar.sync \t0;\n\tbarrier.cluster.arrive;\n\tbarrier.cluster.wait;\n\tsetp"),
+        ("\tbar.sync \t0;\n\tsetp",
+         "\tbar.sync \t0;\n\tbarrier.cluster.arrive.relaxed;\n\tbarrier.cluster.wait;\n\tsetp"),
         ("\tmbarrier.arrive", "\tmapa.shared::cluster.u32 \t%r13, %r1, 1;\n\tmbarrier.arrive"),
         ("complete_tx::bytes [%r12], [%rd3], 512, [%r13]",
          "complete_tx::bytes.multicast::cluster [%r12], [%rd3], 512, [%r13], %rs1"),
@@ -88,3 +89,33 @@ def test_the_barrier_of_a_cta_alone_orders_what_the_fence_does():
 def test_mbarriers_that_others_may_use_too_early_are_missed(old, new):
     there = ALONE.replace(old, new)
     assert there != ALONE and status(there)[0] == "missed"
+
+
+# the same of CTAs in clusters, whose threads meet at the barrier of the cluster
+MEET = "\tbarrier.cluster.arrive;\n\tbarrier.cluster.wait;\n"
+CLUSTER = ALONE.replace("\tbar.sync \t0;\n\tsetp", f"{MEET}\tsetp").replace(
+    "\tbar.sync \t0;\n$L__BB0_4", "\tmapa.shared::cluster.u32 \t%r13, %r1, 1;\n$L__BB0_4"
+)
+
+
+def test_the_barrier_of_a_cluster_orders_what_the_fence_does():
+    assert status(CLUSTER) == RULE
+    for written in ("arrive.aligned", "arrive.release", "arrive.release.aligned"):
+        assert status(CLUSTER.replace("cluster.arrive", f"cluster.{written}")) == RULE
+    assert status(CLUSTER, same_bits=False)[0] == "missed"
+
+
+@pytest.mark.parametrize(
+    "instead",
+    [
+        "\tbarrier.cluster.arrive.relaxed;\n\tbarrier.cluster.wait;\n",
+        "\tbarrier.cluster.arrive;\n",
+        "\tbar.sync \t0;\n",
+        "\tbarrier.cluster.arrive;\n\tmbarrier.arrive.shared.b64 %rd5, [%r1+608];\n\tbarrier.cluster.wait;\n",
+        "\tmbarrier.arrive.shared.b64 %rd5, [%r1+608];\n" + MEET,
+        "\t@%p3 bra \t$L__BB0_4;\n" + MEET,
+    ],
+)
+def test_arrivals_that_are_relaxed_need_the_fence(instead):
+    there = CLUSTER.replace(MEET, instead)
+    assert there != CLUSTER and status(there)[0] == "missed"

@@ -175,10 +175,13 @@ def test_the_stride_between_sequences_of_lists_is_not_that_between_heads():
 @pytest.mark.parametrize(
     ("chosen", "alone"), [nightly_unless(False, FULL, False), (NESTED, False), (INTERVALS, True)], ids=str
 )
-def test_mbarriers_are_seen_at_a_barrier_where_ctas_form_no_cluster(chosen, alone):
+def test_mbarriers_are_seen_at_the_barrier_of_a_cta_or_of_a_cluster(chosen, alone):
     text = chosen.kernels(Survey(1))["forward"].text
     fence = text[: text.index("fence.mbarrier_init")].count("\n") + 1
-    assert is_seen_at_barrier(text, fence) == alone
+    assert is_seen_at_barrier(text, fence)
+    assert ("barrier.cluster.arrive;" in text) != alone
+    weaker = text.replace("barrier.cluster.arrive;", "barrier.cluster.arrive.relaxed;")
+    assert is_seen_at_barrier(weaker, fence) == alone
 
 
 @pytest.mark.parametrize("chosen", [FULL, BAND], ids=lambda one: one.name)
