@@ -26,10 +26,11 @@ from kernels.blocksparse.backward import dq_accumulator, mainloop_mma
 from kernels.blocksparse.backward.by_gradient.mainloop import (
     PIECES,
     WARPS,
-    at_once,
     buffer_of,
     full_in_turn,
+    hand_overs,
     runs_of_dq,
+    shares_tiles,
 )
 from kernels.blocksparse.backward.mainloop_mma import add_run, is_open, target_of, wait
 from kernels.blocksparse.backward.tile_iterator import Block, block_at
@@ -52,21 +53,16 @@ def add_dq(w, warp: Int32) -> None:
 @cute.jit
 def add_all_pieces(w, group: cutlass.Constexpr) -> None:
     """Adds all pieces of the row that a multiplying warpgroup leaves in its buffers."""
-    iterations, pieces = w.total * w.tiling.steps, cutlass.const_expr(range(pieces_of_dq(w.tiling, group)))
+    iterations, handed = w.total * w.tiling.steps, cutlass.const_expr(hand_overs(w, group))
+    drained = cutlass.const_expr(shares_tiles(w, group))
     if iterations > 0:
         turns.arrive_dq(DqBarrier.EMPTY, group)
     for step in cutlass.range(iterations, unroll=1):
-        if cutlass.const_expr(at_once(w)):
+        for i in cutlass.range_constexpr(len(handed)):
             turns.await_dq(DqBarrier.FULL, group)
-            add_runs(w, step, group, 0, runs_of_dq(w, group, pieces))
-            empty(group, len(pieces) > 1 or step + 1 < iterations)
-        else:
-            for piece in cutlass.range_constexpr(len(pieces)):
-                turns.await_dq(DqBarrier.FULL, group)
-                one = cutlass.const_expr(pieces[piece : piece + 1])
-                before = cutlass.const_expr(piece * w.tiling.step_m * DQ_COLUMNS)
-                add_runs(w, step, group, before, runs_of_dq(w, group, one))
-                empty(group, piece + 1 < len(pieces) or step + 1 < iterations)
+            before = cutlass.const_expr(handed[i].start * w.tiling.step_m * DQ_COLUMNS)
+            add_runs(w, step, group, before, runs_of_dq(w, group, handed[i]))
+            empty(group, drained or i + 1 < len(handed) or step + 1 < iterations)
 
 
 @cute.jit

@@ -68,7 +68,7 @@ def loop_of_dv(w) -> None:
     """All steps of a row in the warpgroup of dV: rdV, to which products are added, and half of dQ's columns."""
     tiling, stages, stages_q = w.tiling, w.tiling.stages, w.tiling.stages_q
     iterations = w.total * tiling.steps
-    at_first, behind = hand_overs(w)
+    at_first, *behind = hand_overs(w, w.group)
     rS = accumulator(w.to_s)
     rWords = cute.make_rmem_tensor(tiling.step_m // 32, Uint32)
     if iterations > 0:
@@ -102,8 +102,8 @@ def loop_of_dv(w) -> None:
             turns.await_full(w.q_full, following, stages_q)
             rNext = accumulator(w.to_s)
             issue(w.to_s, rNext, 0, following % stages_q, add=False)
-            if cutlass.const_expr(len(behind) > 0):
-                hand_over_dq(w, rdQ, step, behind)
+            for pieces in behind:
+                hand_over_dq(w, rdQ, step, pieces)
             masked = words_of_step(w, rWords, following)
             finish()
             rS.store(rNext.load())
@@ -115,7 +115,7 @@ def loop_of_dk(w) -> None:
     """All steps of a row in the warpgroup of dK: rdK, to which products are added, and the other half of dQ."""
     tiling, stages, stages_q = w.tiling, w.tiling.stages, w.tiling.stages_q
     iterations = w.total * tiling.steps
-    at_first, behind = hand_overs(w)
+    at_first, *behind = hand_overs(w, w.group)
     rdP = accumulator(w.to_dp)
     if iterations > 0:
         cute.arch.mbarrier_wait(w.v_full, 0)
@@ -146,8 +146,8 @@ def loop_of_dk(w) -> None:
             turns.await_full(w.do_full, following, stages)
             rNext = accumulator(w.to_dp)
             issue(w.to_dp, rNext, 0, following % stages, add=False)
-            if cutlass.const_expr(len(behind) > 0):
-                hand_over_dq(w, rdQ, step, behind)
+            for pieces in behind:
+                hand_over_dq(w, rdQ, step, pieces)
             finish()
             rdP.store(rNext.load())
         drain_dq(w)
@@ -158,11 +158,15 @@ def at_once(w) -> bool:
     return w.tiling.dq_at_once and not w.variant.deterministic
 
 
-def hand_overs(w) -> tuple[range, range]:
-    """The pieces of a warpgroup's dQ that it hands over before the next product is issued, and those behind it."""
-    pieces = range(pieces_of_dq(w.tiling, w.group))
-    first = len(pieces) if at_once(w) else 1
-    return pieces[:first], pieces[first:]
+def hand_overs(w, group: int) -> list[range]:
+    """The pieces of a warpgroup's dQ of a step: those that it hands over together, one after the other."""
+    pieces = range(pieces_of_dq(w.tiling, group))
+    return [pieces] if at_once(w) else [pieces[i : i + 1] for i in pieces]
+
+
+def shares_tiles(w, group: int) -> bool:
+    """True where a warpgroup leaves a part of its dQ in K's and V's tiles."""
+    return len(hand_overs(w, group)[0]) > 1
 
 
 @cute.jit
@@ -208,8 +212,7 @@ def buffer_of(w, group: int) -> cute.Pointer:
 @cute.jit
 def drain_dq(w) -> None:
     """Behind a row's last step: a dQ warp has read what lies in K's and V's tiles, where dK and dV go."""
-    pieces, _ = hand_overs(w)
-    if cutlass.const_expr(len(pieces) > 1):
+    if cutlass.const_expr(shares_tiles(w, w.group)):
         turns.await_dq(DqBarrier.EMPTY, w.group)
 
 

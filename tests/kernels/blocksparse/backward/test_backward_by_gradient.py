@@ -274,6 +274,27 @@ def test_planted_bugs_of_turns_are_seen(bug, monkeypatch):
     assert any(one.startswith(kind) for one in said), said
 
 
+@cute.jit
+def _drain_nothing(w) -> None:
+    pass
+
+
+def test_dk_and_dv_are_stored_when_dq_has_been_read_from_their_place(monkeypatch):
+    """Up to head dim 192 a piece of dQ lies in K's and V's tiles: NOTE [dQ at once]."""
+    monkeypatch.setattr(mainloop, "drain_dq", _drain_nothing)
+    reports: list[Any] = []
+
+    def launch(of: Variant, values: Any) -> None:
+        compiled = loaded(of, ARCH)
+        if of.kind == "backward":
+            compiled = Emulator(strict=False, checks=ALL_CHECKS).load(build(of, ARCH))
+        emulator = Emulator(strict=False, checks=ALL_CHECKS)
+        reports.append(compiled(*ordered(of.kind, values), emulator=emulator))
+
+    run_problem(make(of((64,), (64,), dim=192, tuning=(("depth", 192),))), launch)
+    assert "race: write over an unordered read" in {finding.kind for finding in reports[1].findings}
+
+
 def test_loads_are_bulk_copies_and_dq_is_added_by_bulk_reductions():
     ptx = ptx_of(replace(variant("bits"), deterministic=True), ARCH)
     for form in (
