@@ -186,6 +186,41 @@ def place_of(number: Int32, order: Order, counts: Counts):
     return batch, unit, n_block
 
 
+@cute.jit
+def place_of_pair(number: Int32, order: Order, counts: Counts):
+    """(batch, unit, n_block of the first half) of the cluster that has this number, whose two CTAs have the halves of a
+    tile of keys, each a tile of the lists. Sequences have no order.
+
+    In positions the halves of a tile are neighbours. A second half that is not there comes behind those that are, so
+    that behind its first half pairs begin at odd positions: the one at an even position is a half of each pair.
+    """
+    tiles = (counts.n_blocks + 1) // 2
+    first = number // (tiles * order.pairs) * order.pairs
+    number = number - first * tiles
+    concurrent_pairs = cutlass.min(order.pairs, counts.batch * counts.units - first)
+    position = number // concurrent_pairs
+    pair = first + number - position * concurrent_pairs
+    batch = pair // counts.units
+    unit = pair - batch * counts.units
+    if first >= order.reversed_from:
+        position = tiles - 1 - position
+    tile = position
+    if order.schedule == 1:
+        tile = tiles - 1 - position
+    if order.schedule == 2:
+        head_kv = unit // counts.group_split
+        at = batch * order.stride_batch + head_kv * order.stride_head + 2 * position
+        tile = read(order.positions, at) // 2
+    return batch, unit, 2 * tile
+
+
+def pair_rank(order: Order, rank: Int32) -> Int32:
+    """The rank of a pair of halves among pairs, from that of its first half among halves. In descending order the
+    second half is before it. One tile may have one half alone, whose rank is even in descending order, where it is the
+    first; in other ones, where it may be any, those behind it have ranks of the other parity."""
+    return (rank + Int32(order.schedule != 1)) // 2
+
+
 def is_reversed(order: Order, counts: Counts, batch: Int32, unit: Int32) -> Boolean:
     """True for a pair of a reversed group."""
     return batch * counts.units + unit >= order.reversed_from
@@ -215,11 +250,12 @@ def load_entry(
     total: Int32,
     sEntries: cute.Tensor,
     entry: Int32,
+    halved: cutlass.Constexpr = False,
 ) -> None:
     """Looks up entry number `entry` in this thread, if there are so many, and stores it in the entry buffer."""
     if entry < total:
         rBlock = cute.make_rmem_tensor(4, Int32)
-        find_entry(variant, lists, order, counts, place, entry, rBlock)
+        find_entry(variant, lists, order, counts, place, entry, rBlock, halved)
         cute.autovec_copy(rBlock, sEntries[None, entry % ENTRY_STAGES])
 
 
@@ -232,12 +268,14 @@ def find_entry(
     place: tuple[Int32, Int32, Int32],
     entry: Int32,
     rBlock: cute.Tensor,
+    halved: cutlass.Constexpr = False,
 ) -> None:
     """Looks up entry number `entry`, which must be there, of the tile at place (batch, unit, n_block): the four words
     of a Block.
 
     Head after head; of a row the partial blocks first, then the full ones, both as listed, or merged: a schedule may
-    count on it. In a reversed group each row from its last block to its first.
+    count on it. In a reversed group each row from its last block to its first. halved: ranks are those of pairs of halves,
+    `pair_rank`.
     """
     batch, unit, n_block = place
     head, left = unit * counts.share, entry
@@ -270,8 +308,13 @@ def find_entry(
         m_block = read(lists.full.index, at)
         if cutlass.const_expr(variant.deterministic):
             rank = read(lists.full_rank, at)
+    if cutlass.const_expr(halved):
+        rank = pair_rank(order, rank)
     if backwards:
-        rank = lists.contributors.of(batch, head, m_block) - 1 - rank
+        contributors = lists.contributors.of(batch, head, m_block)
+        if cutlass.const_expr(halved):
+            contributors = (contributors + 1) // 2
+        rank = contributors - 1 - rank
     rBlock[0], rBlock[1], rBlock[2], rBlock[3] = m_block, 2 * head + is_partial, rank, slot
 
 

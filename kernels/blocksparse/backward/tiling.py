@@ -30,6 +30,7 @@ OF_RUNS = ("band", "intervals")  # masks whose rows are runs of blocks; others' 
 STEP_GROUPS = 2  # alike with 1 where units are few, slower for short rows: docs/performance/log.md
 MMA_REGISTERS, SEMAPHORE_REGISTERS = 240, 24  # of a thread, beside semaphore warps; launched with 168
 HELD = {96: 64, 128: 32}  # depth → columns of K and V that registers have room for, in the kernel of 128
+HELD_BESIDE_EXCHANGE = 96  # the same where CTAs exchange dS
 DQ_COLUMNS = 64  # of a piece of dQ where each warpgroup has a gradient
 
 # Shared memory that one CTA may have, in bytes (CUDA C++ programming guide, compute capabilities).
@@ -78,6 +79,8 @@ class Tiling:
     depth        by wgmma: columns of Q, K, V and dO that S and dP are products over, as those behind are zeros, and in
                  the loops with keys as rows columns of dK and dV, at head dim 256 of dQ too. 0: all
     held_columns columns of K and V that stay in registers for a tile: NOTE [held keys] of transposed/mainloop.py
+    exchanges    by_gradient, and the two CTAs that have the halves of a tile of keys exchange dS: NOTE [exchanged dS] of
+                 by_gradient/exchange.py
     """
 
     tile_m: int
@@ -106,6 +109,7 @@ class Tiling:
     splits: bool = False
     depth: int = 0
     held_columns: int = 0
+    exchanges: bool = False
 
     @property
     def threads(self) -> int:
@@ -139,7 +143,7 @@ class Tiling:
     def dq_at_once(self) -> bool:
         """True where each warpgroup with a gradient of its own may hand over all its dQ of a step at once: NOTE [dQ at
         once] of by_gradient/mainloop.py."""
-        return self.by_gradient and 0 < self.depth <= self.dim - DQ_COLUMNS
+        return self.by_gradient and not self.exchanges and 0 < self.depth <= self.dim - DQ_COLUMNS
 
     @property
     def steps(self) -> int:
@@ -165,7 +169,8 @@ class Tiling:
     def shared_bytes(self) -> int:
         """Shared memory that the kernel asks for, in bytes."""
         sums = 4 * self.stage_rows * self.dim * self.stages_dq * self.transposed
-        if self.by_gradient:  # a piece of dQ for each warpgroup, P, and Q's second stage beside one of dO
+        # a piece of dQ for each warpgroup, or one and columns of the peer's K; P; Q's second stage beside one of dO
+        if self.by_gradient:
             sums = 4 * self.step_m * (2 * DQ_COLUMNS + self.tile_n) + 2 * self.step_m * (self.dim + 2)
         if self.persistent or self.step_groups:
             sums += 2 * self.stage_rows * (self.dim + 2) * (self.stages_q - self.stages)
@@ -186,7 +191,9 @@ def groups_of_gradients(tiling: Tiling) -> tuple[int, int]:
 
 def columns_of_dq(tiling: Tiling, group: int) -> int:
     """Columns of dQ that a multiplying warpgroup computes, of its half of them, where each has a gradient: those that
-    the head dim has."""
+    the head dim has. Of CTAs that exchange dS: those of one CTA."""
+    if tiling.exchanges:
+        return (64, 32)[group]
     half = tiling.dim // 2
     return max(0, min(half, (tiling.depth or tiling.dim) - group * half))
 
@@ -214,6 +221,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     splits      1: tiles of the transposed loop may be split, with atomic adds
     depth       by wgmma: `Tiling.depth`, a multiple of 16 and at least the head dim
     held_columns  `Tiling.held_columns`, a multiple of 16
+    exchanges   1: `Tiling.exchanges`, for a depth of 144 to 192 without a soft cap
     stages_p    1 or 2 buffers of P in the straight loop, for tiles of 64 keys
     releaser    which warp releases the straight loop's semaphores: one of the third warpgroup (1), or of those that
                 multiply (0)
@@ -228,7 +236,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     if unknown := sorted(
         set(overrides)
         - {"step_m", "stages", "stages_ds", "stages_p", "wide_stores", "releaser", "warps_s", "warps_dkv", "warps_dq"}
-        - {"transposed", "step_groups", "runs", "delays", "stages_dq", "splits", "depth", "held_columns"}
+        - {"transposed", "step_groups", "runs", "delays", "stages_dq", "splits", "depth", "held_columns", "exchanges"}
     ):
         raise ValueError(f"variant.tuning has {unknown}, which the backward kernel does not know")
     wgmma = variant.products == "wgmma"
@@ -240,15 +248,27 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     if (depth := overrides.pop("depth", 0)) % 16 or not 0 <= depth <= dim or (depth and not wgmma):
         raise ValueError(f"variant.tuning: depth needs a multiple of 16 up to {dim}, and products 'wgmma', got {depth}")
     held = overrides.pop("held_columns", None)
-    tiling = _tiling_of(variant, overrides, arch, capacity)
-    may_hold = tiling.persistent and variant.kind == "backward"
+    exchanges = overrides.pop("exchanges", 0)
+    tiling = replace(_tiling_of(variant, overrides, arch, capacity), exchanges=bool(exchanges))
+    if exchanges not in (0, 1) or (exchanges and not may_exchange(variant, depth)):
+        raise ValueError(
+            f"variant.tuning: exchanges is 0 or 1, and needs products 'wgmma', a depth of 144 to 192 and no soft cap, got "
+            f"{exchanges}, {variant.products!r}, {depth} and {'a' if variant.softcap else 'no'} soft cap"
+        )
+    may_hold = (tiling.persistent or tiling.exchanges) and variant.kind == "backward"
     if held is not None and (held % 16 or not 0 <= held <= (depth or dim) or not may_hold):
         raise ValueError(
-            f"variant.tuning: held_columns needs the transposed loop, and a multiple of 16 up to the depth, got {held}"
+            f"variant.tuning: held_columns needs the transposed loop or exchanges, and a multiple of 16 up to the depth, got {held}"
         )
     if held is None:
         held = _held_columns(variant, tiling, depth or dim) if may_hold else 0
     return replace(tiling, depth=depth, held_columns=held)
+
+
+def may_exchange(variant: Variant, depth: int) -> bool:
+    """True where a kernel of this depth may have `Tiling.exchanges`."""
+    by_gradient = variant.products == "wgmma" and (variant.dim_padded, variant.tile_n) == (256, 64)
+    return by_gradient and variant.kind == "backward" and 128 < depth <= 192 and not variant.softcap
 
 
 def _number_of(arch: str) -> int:
@@ -405,6 +425,8 @@ def _by_gradient(variant: Variant, overrides: dict[str, int]) -> Tiling:
 def _held_columns(variant: Variant, tiling: Tiling, depth: int) -> int:
     """`Tiling.held_columns` of the transposed loop. None where a soft cap needs the registers, or at head dim 128 steps
     of 80 queries; of its other kernels those with ordered adds are faster with some."""
+    if tiling.exchanges:
+        return HELD_BESIDE_EXCHANGE
     if tiling.dim != 128 or variant.softcap or (depth == 128 and (tiling.runs or not variant.deterministic)):
         return 0
     return HELD.get(depth, 0)

@@ -95,6 +95,10 @@ def _backward_kernel(variant: Variant, arch: str, injection: Injection) -> Any:
 
         return KeyGradients(variant, arch, injection)
     tiling = choose_tiling(variant, arch)
+    if tiling.exchanges:
+        from kernels.blocksparse.backward.by_gradient.exchanging_kernel import ExchangingGroups
+
+        return ExchangingGroups(variant, arch, injection)
     if tiling.by_gradient:
         from kernels.blocksparse.backward.by_gradient.kernel import GradientGroups
 

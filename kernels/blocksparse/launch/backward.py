@@ -228,7 +228,7 @@ def backward_variants(
     of_dq = tuple((key.removeprefix("dq_"), value) for key, value in tuning if key.startswith("dq_"))
     tuning = tuple((key, value) for key, value in tuning if not key.startswith("dq_"))
     if products == "wgmma" and not tuning and not (separate_dq and softcap):
-        tuning = backward_tuning(blocks, padded, q.shape[-1], softcap is not None, ordered, keys)
+        tuning = backward_tuning(blocks, padded, q.shape[-1], softcap is not None, ordered, keys, q.dim() == 3)
     return _variants(
         str(q.dtype).removeprefix("torch."),
         padded,
@@ -283,7 +283,7 @@ def _variants(
     before = Variant("preprocess", dtype, dim, tile_m=tiles[0], separate_dq=separate_dq)
     dq = [Variant("dq", dtype, dim, *tiles, mask, False, softcap, "wgmma", of_dq, float32)] if separate_dq else []
     main = Variant("backward", dtype, dim, *tiles, mask, ordered, softcap, products, tuning, float32, separate_dq)
-    of_main = ("runs", "delays", "stages_dq", "splits", "held_columns", *["depth"] * (dim <= LARGEST_DIM[128]))
+    of_main = ("runs", "delays", "stages_dq", "splits", "held_columns", "exchanges", *["depth"] * (dim <= LARGEST_DIM[128]))
     of_after = tuple((key, value) for key, value in tuning if key not in of_main)
     of_cta = (tiles[0], min(tiles[1], PAIR_KEYS // 2))
     after = Variant("postprocess", dtype, dim, *of_cta, products=products, tuning=of_after, float32=float32)
@@ -396,7 +396,8 @@ def backward_launches(
     if not deterministic and positions is None and blocks.lpt is not None and blocks.lpt.columns is not None:
         kind, positions = "permutation", blocks.lpt.columns
     by_length, by_partials = order_of_keys(k, blocks), order_of_partials(k, blocks)
-    tiles = tiles_to_launch(by_length, k, blocks.tile_n, batch, n_blocks) * heads_kv * group_split
+    launched = n_blocks + n_blocks % 2 if ("exchanges", 1) in main.tuning else n_blocks  # both CTAs of each cluster
+    tiles = tiles_to_launch(by_length, k, blocks.tile_n, batch, launched) * heads_kv * group_split
     tiles_of_partials = tiles_to_launch(by_partials, k, blocks.tile_n, batch, of_ctas) * heads_kv
     order_of_rows: Values = {
         **order_values(order_of_queries(q, blocks)),

@@ -15,16 +15,19 @@ Tuning = tuple[tuple[str, int], ...]
 
 CAPPED: Tuning = (("step_m", 64),)  # at head dim 64 with a soft cap: steps of 128 queries would spill registers
 RUNS: Tuning = (("runs", 1),)  # which masks that are rows of adjacent blocks have by default, with atomic adds
+MOST_EXCHANGED = 192  # head dim up to which two CTAs exchange dS
 NARROW = 1024  # keys of a window: of wider ones runs of tiles in steps of 80 queries are faster
 
 
 def backward_tuning(
-    blocks: BlockSparse, padded: int, dim: int, softcap: bool, ordered: bool, keys: int | None
+    blocks: BlockSparse, padded: int, dim: int, softcap: bool, ordered: bool, keys: int | None, packed: bool = False
 ) -> Tuning:
     """The tuning of a kernel by wgmma. padded: its head dim, `backward_dim` of the problem's, `dim`; ordered: adds to
-    dQ are; keys: as `keys_of` says."""
+    dQ are; keys: as `keys_of` says. packed: sequences are, whose launch order clusters do not have."""
     found = tuning_of_loop(blocks, padded, softcap, ordered, keys)
     depth = depth_of(dim, padded)
+    if padded == 256 and blocks.halved and 128 < depth <= MOST_EXCHANGED and not (softcap or packed):
+        found = (*found, ("exchanges", 1))
     return tuple(sorted((*found, ("depth", depth)))) if depth else found
 
 

@@ -57,6 +57,7 @@ def halve_keys(blocks: BlockSparse, lengths_k: LengthsLike, *, longest: int | No
         order=None,
         lpt=None,
         merged=False,
+        halved=not isinstance(mask, Bits),
     )
     if blocks.backward is not None:
         halved = with_backward(halved, shape.n_blocks) if blocks.merged else _with_rows_of(halved, blocks, shape)

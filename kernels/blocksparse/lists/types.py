@@ -229,6 +229,7 @@ class BlockSparse:
     paired    lists of the same mask over tiles of 128 queries and 256 keys, with backward lists: the backward pass
               takes these, with their own schedule and order, where its kernel runs on pairs of CTAs
               (backward/blackwell/pairs); None: there are none
+    halved    tiles of keys 2i and 2i + 1 are the halves of one tile, with the same blocks: `halves.halve_keys`
     """
 
     forward: BlockLists
@@ -242,6 +243,7 @@ class BlockSparse:
     merged: bool = False
     wide: BlockSparse | None = None
     paired: BlockSparse | None = None
+    halved: bool = False
 
     @property
     def m_blocks(self) -> int:

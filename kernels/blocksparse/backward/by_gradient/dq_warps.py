@@ -23,6 +23,7 @@ import cutlass
 from cutlass import Boolean, Int32, cute
 
 from kernels.blocksparse.backward import dq_accumulator, mainloop_mma
+from kernels.blocksparse.backward.by_gradient import exchange
 from kernels.blocksparse.backward.by_gradient.mainloop import (
     PIECES,
     WARPS,
@@ -31,6 +32,7 @@ from kernels.blocksparse.backward.by_gradient.mainloop import (
     hand_overs,
     runs_of_dq,
     shares_tiles,
+    turns_of_step,
 )
 from kernels.blocksparse.backward.mainloop_mma import add_run, is_open, target_of, wait
 from kernels.blocksparse.backward.tile_iterator import Block, block_at
@@ -60,23 +62,27 @@ def add_all_pieces(w, group: cutlass.Constexpr) -> None:
     for step in cutlass.range(iterations, unroll=1):
         for i in cutlass.range_constexpr(len(handed)):
             turns.await_dq(DqBarrier.FULL, group)
-            before = cutlass.const_expr(handed[i].start * w.tiling.step_m * DQ_COLUMNS)
-            add_runs(w, step, group, before, runs_of_dq(w, group, handed[i]))
+            if cutlass.const_expr(w.tiling.exchanges):
+                add_columns(w, step, group)
+            else:
+                before = cutlass.const_expr(handed[i].start * w.tiling.step_m * DQ_COLUMNS)
+                add_runs(w, step, group, before, runs_of_dq(w, group, handed[i]))
             empty(group, drained or i + 1 < len(handed) or step + 1 < iterations)
 
 
 @cute.jit
 def add_in_turns(w, warp: Int32) -> None:
     """Adds, in order, every WARPS-th half of the row's steps, from that of the warp's own number on."""
-    halves = w.total * (w.tiling.steps * PIECES)
+    in_turn = cutlass.const_expr(turns_of_step(w))
+    halves = w.total * (w.tiling.steps * in_turn)
     if warp == 0 and halves > 0:
         for group in cutlass.range_constexpr(GROUPS):
             turns.arrive_dq(DqBarrier.EMPTY, group)
     for half in cutlass.range(warp, halves, WARPS, unroll=1):
         for group in cutlass.range_constexpr(GROUPS):
             pieces = cutlass.const_expr(pieces_of_dq(w.tiling, group))
-            if cutlass.const_expr(pieces == PIECES):
-                add_half(w, half, group, half + 1 < halves)
+            if cutlass.const_expr(pieces == in_turn):
+                add_half(w, half, group, shares_tiles(w, group) or half + 1 < halves)
             elif half % PIECES < pieces:
                 add_half(w, half, group, half + PIECES < halves)
         hand_on(w, half, halves)
@@ -89,8 +95,19 @@ def add_half(w, half: Int32, group: cutlass.Constexpr, needed: Boolean) -> None:
     if cutlass.const_expr(group == 0):  # noqa: SIM102 (one is for the compiler)
         if half < WARPS:
             acquire(w, half, Boolean(False))
-    add_piece(w, half // PIECES, group, half % PIECES)
+    if cutlass.const_expr(w.tiling.exchanges):
+        add_columns(w, half, group)
+    else:
+        add_piece(w, half // PIECES, group, half % PIECES)
     empty(group, needed)
+
+
+@cute.jit
+def add_columns(w, step: Int32, group: cutlass.Constexpr) -> None:
+    """Starts adding a step's dQ of a warpgroup whose CTA exchanges dS, as a bulk group."""
+    tiling = w.tiling
+    before = (exchange.first_column(w.rank, group) - group * (tiling.dim // GROUPS)) * tiling.step_m
+    add_runs(w, step, group, before, [(buffer_of(w, group), exchange.floats_to_add(tiling, w.rank, group))])
 
 
 @cute.jit
@@ -167,9 +184,11 @@ def release(w, half: Int32) -> None:
 
 def block_of(w, half: Int32) -> Block:
     """The block of half a step."""
-    return block_at(w.storage.sEntries, half // (w.tiling.steps * PIECES))
+    return block_at(w.storage.sEntries, half // (w.tiling.steps * turns_of_step(w)))
 
 
 def part_of(w, half: Int32) -> Int32:
-    """Which of its tile's semaphores half a step has."""
+    """Which of its tile's semaphores half a step has. Where CTAs exchange dS, each CTA's half of the columns."""
+    if w.tiling.exchanges:
+        return half % w.tiling.steps * exchange.CTAS + w.rank
     return half % (w.tiling.steps * PIECES)

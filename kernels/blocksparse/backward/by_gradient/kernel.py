@@ -40,6 +40,7 @@ class GradientGroups(TileBackward):
     """The backward kernel of one variant whose tiling has `by_gradient`."""
 
     write = KeyGradients.write
+    loop_of_dv, loop_of_dk = staticmethod(loop_of_dv), staticmethod(loop_of_dk)
 
     @cute.jit
     def roles(self, w, head_kv: Int32, row: Int64, dk, dv, mSums, sums) -> None:
@@ -47,10 +48,7 @@ class GradientGroups(TileBackward):
         warp = cute.arch.make_warp_uniform(w.thread // 32)
         if warp < WARPGROUP // 32:
             cute.arch.setmaxregister_decrease(REGISTERS[0])
-            if warp == 0:
-                self.load(w, head_kv, row)
-            else:
-                add_dq(w, warp - 1)
+            self.other_warps(w, head_kv, row, warp)
         else:
             group = warp // (WARPGROUP // 32) - 1
             of_dv, of_dk = groups_of_gradients(self.tiling)
@@ -60,6 +58,14 @@ class GradientGroups(TileBackward):
             else:
                 cute.arch.setmaxregister_increase(REGISTERS[2])
                 self.dk_of_row(self.work_of(w, of_dk), dk, mSums, sums)
+
+    @cute.jit
+    def other_warps(self, w, head_kv: Int32, row: Int64, warp: Int32) -> None:
+        """The warps of the warpgroup that does not multiply."""
+        if warp == 0:
+            self.load(w, head_kv, row)
+        else:
+            add_dq(w, warp - 1)
 
     def work_of(self, w, group: int) -> Work:
         """The work of a multiplying warpgroup, and its products."""
@@ -76,13 +82,17 @@ class GradientGroups(TileBackward):
             w.to_dp = GroupThread(of_scores, thread, s.sV, s.sdO, tiling.depth)
             by_dim = transposed_operand(s.plainQ, step_m, dim, tiling.stages_q)
             w.to_dk = GroupThread(by_keys, thread, None, by_dim, columns=tiling.depth)
-        # a warpgroup's columns of dQ: halves of K's columns lie one after the other, as stages do
-        half = dim // GROUPS
+        self.add_products_of_dq(w, group)
+        return w
+
+    def add_products_of_dq(self, w, group: int) -> None:
+        """The product of a warpgroup's columns of dQ: halves of K's columns lie one after the other, as stages do."""
+        tiling, s, thread = w.tiling, w.storage, w.thread
+        step_m, tile_n, half = tiling.step_m, tiling.tile_n, tiling.dim // GROUPS
         to_dq = GroupProduct(self.dtype, (step_m, half, tile_n), ALL_WARPS, transpose_a=True, transpose_b=True)
         halves = transposed_operand(s.plainK, tile_n, half, GROUPS)
         ds = transposed_operand(s.sdS, tile_n, step_m)
         w.to_dq = GroupThread(to_dq, thread, ds, halves, columns=columns_of_dq(tiling, group) % half)
-        return w
 
     @cute.jit
     def dv_of_row(self, w, dv, mSums, sums) -> None:
@@ -90,7 +100,7 @@ class GradientGroups(TileBackward):
         w.words = LaneQueries(w.thread, w.tiling.step_m)
         w.rdV = accumulator(w.to_dv)
         w.rdV.fill(Float32(0.0))
-        loop_of_dv(w)
+        self.loop_of_dv(w)
         self.before_reuse(w.thread)
         w.to_dk = w.to_dv
         self.write(w, w.rdV, Float32(1.0), dv, mSums, sums, 1)
@@ -100,7 +110,7 @@ class GradientGroups(TileBackward):
         """The second one: a row's steps, then its dK."""
         w.rdK = accumulator(w.to_dk)
         w.rdK.fill(Float32(0.0))
-        loop_of_dk(w)
+        self.loop_of_dk(w)
         self.before_reuse(w.thread)
         self.write(w, w.rdK, self.dk_factor(w.factors.scale), dk, mSums, sums, 0)
 
@@ -117,10 +127,15 @@ class GradientGroups(TileBackward):
             sdO=operand(tiles["plaindO"], step_m, dim, tiling.stages),
             sdS=tensor(staged_layout(tile_n, step_m, 1))[None, None, 0],
             sP=tensor(cute.make_layout(tile_n * step_m), Float32),
-            sdQ=tensor(cute.make_layout(GROUPS * step_m * DQ_COLUMNS), Float32),
+            **self.memory_of_dq(memory, tiles).__dict__,
             sLSE=tensor(cute.make_layout((step_m, tiling.stages_q)), Float32),
             sDelta=tensor(cute.make_layout((step_m, tiling.stages)), Float32),
             sEntries=tensor(cute.make_layout((4, ENTRY_STAGES)), Int32),
             sTileNumber=tensor(cute.make_layout(1), Int32),
             barriers=memory.barriers(mbarriers.barrier_count(turns.barrier_table(tiling))),
         )
+
+    def memory_of_dq(self, memory: SharedTiles, tiles: dict[str, cute.Tensor]) -> SimpleNamespace:
+        """What hands over dQ. tiles: those that are allocated."""
+        pieces = 1 if self.tiling.exchanges else GROUPS
+        return SimpleNamespace(sdQ=memory.tensor(cute.make_layout(pieces * self.tiling.step_m * DQ_COLUMNS), Float32))

@@ -166,6 +166,8 @@ def hand_overs(w, group: int) -> list[range]:
 
 def shares_tiles(w, group: int) -> bool:
     """True where a warpgroup leaves a part of its dQ in K's and V's tiles."""
+    if w.tiling.exchanges:
+        return bool(group)
     return len(hand_overs(w, group)[0]) > 1
 
 
@@ -184,7 +186,7 @@ def hand_over_dq(w, rdQ: cute.Tensor, step: Int32, pieces: cutlass.Constexpr) ->
         given += own
     publish()
     if cutlass.const_expr(w.variant.deterministic):
-        turns.arrive_dq(full_in_turn(step * PIECES + pieces.start), w.group)
+        turns.arrive_dq(full_in_turn(step * turns_of_step(w) + pieces.start), w.group)
     else:
         turns.arrive_dq(DqBarrier.FULL, w.group)
 
@@ -204,7 +206,11 @@ def runs_of_dq(w, group: int, pieces: range) -> list[tuple[cute.Pointer, int]]:
 
 
 def buffer_of(w, group: int) -> cute.Pointer:
-    """A warpgroup's buffer for a piece of dQ."""
+    """A warpgroup's buffer for a piece of dQ. Where CTAs exchange dS, that of the warpgroup of dV is in K's last columns,
+    which no product reads."""
+    if w.tiling.exchanges and group:
+        last = w.tiling.tile_n * (w.tiling.dim - DQ_COLUMNS)
+        return cute.recast_ptr(w.storage.plainK.iterator + last, dtype=Float32)
     size = w.tiling.step_m * DQ_COLUMNS
     return w.storage.sdQ.iterator + cute.assume(group * size, divby=size)
 
@@ -214,6 +220,12 @@ def drain_dq(w) -> None:
     """Behind a row's last step: a dQ warp has read what lies in K's and V's tiles, where dK and dV go."""
     if cutlass.const_expr(shares_tiles(w, w.group)):
         turns.await_dq(DqBarrier.EMPTY, w.group)
+
+
+def turns_of_step(w) -> int:
+    """Parts of a step that the dQ warps of ordered adds take in turns, each with a semaphore: pieces, or where CTAs
+    exchange dS the whole of what a CTA adds."""
+    return 1 if w.tiling.exchanges else PIECES
 
 
 def full_in_turn(half: Int32) -> Int32:

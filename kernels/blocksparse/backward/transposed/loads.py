@@ -120,7 +120,8 @@ def look_up(w, entry: Int32) -> None:
     place = w.thread % 32
     if entry > 0:
         place += entry - LATE + HALF
-    load_entry(w.variant, w.lists, w.order, w.counts, w.place, w.total, w.storage.sEntries, place)
+    halved = cutlass.const_expr(w.tiling.exchanges)
+    load_entry(w.variant, w.lists, w.order, w.counts, w.place_of_lists, w.total, w.storage.sEntries, place, halved)
     cute.arch.sync_warp()
 
 

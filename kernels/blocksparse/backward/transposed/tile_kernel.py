@@ -38,6 +38,26 @@ class TileBackward(BulkBackward):
     """A kernel with a CTA for each tile of keys; a subclass has `roles`."""
 
     load = staticmethod(loads.load_all)
+    work_of_cta = staticmethod(lambda work: Work(**work))
+
+    def rank(self) -> int:
+        """The CTA's number among those that have the tiles from the same one on."""
+        return 0
+
+    @cute.jit
+    def take_place(self, storage, order: Order, counts: Counts, thread: Int32):
+        """(batch, unit, n_block) of the tile whose row of the lists this CTA works through."""
+        return take_place(self.variant.deterministic, order, counts, storage.sTileNumber, thread)
+
+    @cute.jit
+    def begin(self, w) -> None:
+        """What a CTA with a tile does first."""
+        if w.thread == 0:
+            mbarriers.initialise(w.storage.barriers, turns.barrier_table(w.tiling))
+        cute.arch.sync_threads()
+
+    def end(self) -> None:
+        """The last thing that a thread of such a CTA does."""
 
     @cute.kernel
     def kernel(
@@ -61,18 +81,19 @@ class TileBackward(BulkBackward):
         variant, tiling = self.variant, self.tiling
         thread, _, _ = cute.arch.thread_idx()
         storage = self.shared_memory()
-        batch, unit, n_block = take_place(variant.deterministic, order, counts, storage.sTileNumber, thread)
+        batch, unit, listed = self.take_place(storage, order, counts, thread)
+        n_block = listed + self.rank()
         seq_q = sequence(queries, batch)
         seq_k = sequence(keys, batch)
         first_key = n_block * tiling.tile_n
-        if first_key < seq_k.length:
+        if listed * tiling.tile_n < seq_k.length:
             row, head_kv = Int64(seq_k.begin) + first_key, unit // counts.group_split
             sums = dq_accumulator.tile_number(gradients.tiles, batch, unit, seq_k.begin, tiling.tile_n) + n_block
             band_offset = Int32(0)
             if cutlass.const_expr(variant.mask == "band"):
                 band_offset = read(mask.band_offset, batch * mask.band_stride)
             first_head = unit * counts.share
-            w = Work(
+            work = dict(
                 kernel=self,
                 variant=variant,
                 tiling=tiling,
@@ -87,9 +108,11 @@ class TileBackward(BulkBackward):
                 statistics=statistics,
                 mdQ=gradients.dq,
                 dim=dim,
+                rank=self.rank(),
                 place=(batch, unit, n_block),
+                place_of_lists=(batch, unit, listed),
                 first_head=first_head,
-                total=self.entries(lists, batch, n_block, first_head, counts.share),
+                total=self.entries(lists, batch, listed, first_head, counts.share),
                 seq_q=seq_q,
                 keys_left=seq_k.length - first_key,
                 lists=lists,
@@ -100,9 +123,9 @@ class TileBackward(BulkBackward):
                 factors=factors,
                 **mbarriers.addresses(storage.barriers, turns.barrier_table(tiling)),
             )
-            if thread == 0:
-                mbarriers.initialise(storage.barriers, turns.barrier_table(tiling))
-            cute.arch.sync_threads()
+            w = self.work_of_cta(work)
+            self.begin(w)
             dk = (gradients.dk.at(batch, row, head_kv), gradients.dk.stride_row)
             dv = (gradients.dv.at(batch, row, head_kv), gradients.dv.stride_row)
             self.roles(w, head_kv, row, dk, dv, gradients.sums, sums)
+            self.end()

@@ -34,6 +34,8 @@ def barrier_table(tiling: Tiling) -> dict[str, tuple[int, int]]:
         "do_full": (tiling.stages, 1),
         "do_empty": (tiling.stages, tiling.reading_warps),
     }
+    if tiling.exchanges:
+        found |= {"peer_keys_full": (1, 1), "peer_ds_full": (1, 1), "peer_ds_empty": (1, tiling.reading_warps)}
     if tiling.persistent:
         found |= {
             "ds_full": (tiling.stages_ds, tiling.reading_warps),
