@@ -188,7 +188,7 @@ def flatten(blocks: BlockSparse) -> tuple[list[Tensor], list[int]]:
         int(blocks.order is not None),
         sum(1 << at for at, tensor in enumerate(given) if tensor is not None),
         int(blocks.merged),
-        int(blocks.forward.alike) + 2 * int(blocks.forward.nested),
+        int(blocks.forward.alike) + 2 * int(blocks.forward.nested) + 4 * int(blocks.halved),
     ]
     beside = [([], []) if other is None else flatten(other) for other in (blocks.wide, blocks.paired)]
     numbers += [len(part) for both in beside for part in both]
@@ -221,7 +221,10 @@ def unflatten(tensors: Sequence[Tensor], numbers: Sequence[int]) -> BlockSparse:
     of_wide, of_paired = of_beside[:numbers_of_wide], of_beside[numbers_of_wide:]
     wide = unflatten([next(rest) for _ in range(tensors_of_wide)], of_wide) if of_wide else None
     paired = unflatten([next(rest) for _ in range(tensors_of_paired)], of_paired) if of_paired else None
-    return BlockSparse(forward, backward, mask, tile_m, tile_n, schedule, order, first, bool(merged), wide, paired)
+    halved = bool(promises & 4)
+    return BlockSparse(
+        forward, backward, mask, tile_m, tile_n, schedule, order, first, bool(merged), wide, paired, halved
+    )
 
 
 def _lpt_order(given: list[Tensor | None]) -> LPTOrder | None:

@@ -283,7 +283,15 @@ def _variants(
     before = Variant("preprocess", dtype, dim, tile_m=tiles[0], separate_dq=separate_dq)
     dq = [Variant("dq", dtype, dim, *tiles, mask, False, softcap, "wgmma", of_dq, float32)] if separate_dq else []
     main = Variant("backward", dtype, dim, *tiles, mask, ordered, softcap, products, tuning, float32, separate_dq)
-    of_main = ("runs", "delays", "stages_dq", "splits", "held_columns", "exchanges", *["depth"] * (dim <= LARGEST_DIM[128]))
+    of_main = (
+        "runs",
+        "delays",
+        "stages_dq",
+        "splits",
+        "held_columns",
+        "exchanges",
+        *["depth"] * (dim <= LARGEST_DIM[128]),
+    )
     of_after = tuple((key, value) for key, value in tuning if key not in of_main)
     of_cta = (tiles[0], min(tiles[1], PAIR_KEYS // 2))
     after = Variant("postprocess", dtype, dim, *of_cta, products=products, tuning=of_after, float32=float32)

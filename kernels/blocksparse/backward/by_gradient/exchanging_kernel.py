@@ -90,7 +90,9 @@ class ExchangingGroups(GradientGroups):
         """The products of a warpgroup's columns of dQ, over the CTA's own keys and over the peer's."""
         tiling, s = w.tiling, w.storage
         step_m, tile_n = tiling.step_m, tiling.tile_n
-        product = GroupProduct(self.dtype, (step_m, exchange.ATOM, tile_n), ALL_WARPS, transpose_a=True, transpose_b=True)
+        product = GroupProduct(
+            self.dtype, (step_m, exchange.ATOM, tile_n), ALL_WARPS, transpose_a=True, transpose_b=True
+        )
         columns = columns_of_dq(tiling, group) % exchange.ATOM
 
         def product_with(ds, keys, atoms: int) -> GroupThread:

@@ -55,7 +55,14 @@ def exchanges(problem: Any) -> bool:
     """True where the launcher's backward kernel exchanges dS."""
     spec = problem.spec
     variants = backward_variants(
-        problem.operands["q"], problem.blocks, spec.softcap, spec.deterministic, spec.tuning, "wgmma", spec.float32, False
+        problem.operands["q"],
+        problem.blocks,
+        spec.softcap,
+        spec.deterministic,
+        spec.tuning,
+        "wgmma",
+        spec.float32,
+        False,
     )
     main = next(v for v in variants if v.kind == "backward")
     return main.products == "wgmma" and choose_tiling(main, ARCH).exchanges
