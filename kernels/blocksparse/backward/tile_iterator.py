@@ -274,8 +274,8 @@ def find_entry(
     of a Block.
 
     Head after head; of a row the partial blocks first, then the full ones, both as listed, or merged: a schedule may
-    count on it. In a reversed group each row from its last block to its first. halved: ranks are those of pairs of halves,
-    `pair_rank`.
+    count on it. In a reversed group each row from its last block to its first. halved: ranks are those of pairs of
+    halves, `pair_rank`.
     """
     batch, unit, n_block = place
     head, left = unit * counts.share, entry

@@ -79,8 +79,8 @@ class Tiling:
     depth        by wgmma: columns of Q, K, V and dO that S and dP are products over, as those behind are zeros, and in
                  the loops with keys as rows columns of dK and dV, at head dim 256 of dQ too. 0: all
     held_columns columns of K and V that stay in registers for a tile: NOTE [held keys] of transposed/mainloop.py
-    exchanges    by_gradient, and the two CTAs that have the halves of a tile of keys exchange dS: NOTE [exchanged dS] of
-                 by_gradient/exchange.py
+    exchanges    by_gradient, and the two CTAs that have the halves of a tile of keys exchange dS: NOTE [exchanged dS]
+                 of by_gradient/exchange.py
     """
 
     tile_m: int
@@ -252,13 +252,15 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     tiling = replace(_tiling_of(variant, overrides, arch, capacity), exchanges=bool(exchanges))
     if exchanges not in (0, 1) or (exchanges and not may_exchange(variant, depth)):
         raise ValueError(
-            f"variant.tuning: exchanges is 0 or 1, and needs products 'wgmma', a depth of 144 to 192 and no soft cap, got "
-            f"{exchanges}, {variant.products!r}, {depth} and {'a' if variant.softcap else 'no'} soft cap"
+            "variant.tuning: exchanges is 0 or 1, and needs products 'wgmma', tiles of 64 keys, a depth of 144 to 192 "
+            f"and no soft cap, got {exchanges}, {variant.products!r}, {variant.tile_n}, {depth} and "
+            f"{'a' if variant.softcap else 'no'} soft cap"
         )
     may_hold = (tiling.persistent or tiling.exchanges) and variant.kind == "backward"
     if held is not None and (held % 16 or not 0 <= held <= (depth or dim) or not may_hold):
         raise ValueError(
-            f"variant.tuning: held_columns needs the transposed loop or exchanges, and a multiple of 16 up to the depth, got {held}"
+            "variant.tuning: held_columns needs the transposed loop, or exchanges, and a multiple of 16 up to the "
+            f"depth, got {held}"
         )
     if held is None:
         held = _held_columns(variant, tiling, depth or dim) if may_hold else 0

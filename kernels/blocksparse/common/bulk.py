@@ -100,8 +100,8 @@ def load_run(target, source, bytes_, full, *, loc=None, ip=None) -> None:
 
 @dsl_user_op
 def send_run(target, source, bytes_: int, full, *, loc=None, ip=None) -> None:
-    """One thread: starts the copy of `bytes_` adjacent bytes, a multiple of 16, from this CTA's shared memory to that of
-    another CTA of its cluster, whose `full` expects them."""
+    """One thread: starts the copy of `bytes_` adjacent bytes, a multiple of 16, from this CTA's shared memory to that
+    of another CTA of its cluster, whose `full` expects them."""
     name = "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"
     _assembly(f"{name} [$0], [$1], {bytes_}, [$2];", "r,r,r", _addresses((target, source, full), loc, ip), loc, ip)
 

@@ -206,8 +206,8 @@ def runs_of_dq(w, group: int, pieces: range) -> list[tuple[cute.Pointer, int]]:
 
 
 def buffer_of(w, group: int) -> cute.Pointer:
-    """A warpgroup's buffer for a piece of dQ. Where CTAs exchange dS, that of the warpgroup of dV is in K's last columns,
-    which no product reads."""
+    """A warpgroup's buffer for a piece of dQ. Where CTAs exchange dS, that of the warpgroup of dV is in K's last
+    columns, which no product reads."""
     if w.tiling.exchanges and group:
         last = w.tiling.tile_n * (w.tiling.dim - DQ_COLUMNS)
         return cute.recast_ptr(w.storage.plainK.iterator + last, dtype=Float32)

@@ -18,11 +18,9 @@ from covering import nightly_unless
 
 from fuzz.devices.emulator import Emulator
 from fuzz.devices.emulator.config import ALL_CHECKS
-from kernels.blocksparse.backward.by_gradient import exchange, exchanging_mainloop
-from kernels.blocksparse.backward.tiling import SHARED_MEMORY, choose_tiling
+from kernels.blocksparse.backward.tiling import choose_tiling
 from kernels.blocksparse.launch.backward import backward_variants
 from kernels.blocksparse.lists.halves import halve_keys
-from kernels.blocksparse.spec.variant import Variant
 
 ARCH = "sm_90a"
 SHAPE: dict[str, Any] = {"tile_m": 128, "tile_n": 128, "products": "wgmma"}
