@@ -13,18 +13,26 @@ pytest.importorskip("cutlass")
 pytest.importorskip("llvmlite")
 
 from backward_problems import Spec, errors, make
-from blocksparse_runs import gradients
-from covering import nightly_unless
+from backward_problems import run as run_problem
+from blocksparse_runs import gradients, loaded
+from covering import daily, nightly_unless
+from cutlass import cute
 
 from fuzz.devices.emulator import Emulator
 from fuzz.devices.emulator.config import ALL_CHECKS
-from kernels.blocksparse.backward.tiling import choose_tiling
+from kernels.blocksparse.backward.by_gradient import exchange
+from kernels.blocksparse.backward.tiling import SHARED_MEMORY, choose_tiling
+from kernels.blocksparse.common.bulk import send_run
+from kernels.blocksparse.compile.build import build
 from kernels.blocksparse.launch.backward import backward_variants
 from kernels.blocksparse.lists.halves import halve_keys
+from kernels.blocksparse.spec.signature import ordered
+from kernels.blocksparse.spec.variant import Variant
 
 ARCH = "sm_90a"
 SHAPE: dict[str, Any] = {"tile_m": 128, "tile_n": 128, "products": "wgmma"}
 FINISHED = ("finished", [])
+CHECKS = ALL_CHECKS - {"unordered_adds"}
 
 
 def problem_of(lens_q: Any, lens_k: Any, *heads: int, dim: int = 192, **options: Any) -> Any:
@@ -35,7 +43,7 @@ def problem_of(lens_q: Any, lens_k: Any, *heads: int, dim: int = 192, **options:
 
 def run(problem: Any, **emulated: Any) -> Any:
     """(gradients, reports). Where adds are not ordered, their order is no finding."""
-    checks = ALL_CHECKS if problem.spec.deterministic else ALL_CHECKS - {"unordered_adds"}
+    checks = ALL_CHECKS if problem.spec.deterministic else CHECKS
     return gradients(problem, Emulator(**{"resident_ctas": 4, "checks": checks, **emulated}), ARCH)
 
 
@@ -103,3 +111,118 @@ def test_ordered_gradients_have_the_same_bits_in_every_schedule(schedule):
     for seed, warps in enumerate(("random", "oldest_last")):
         again = check(problem, warp_schedule=warps, seed=seed, resident_ctas=2)
         assert all(torch.equal(first[name], again[name]) for name in first)
+
+
+@pytest.mark.nightly
+def test_planned_orders_and_reversed_groups_have_the_same_bits():
+    """Under a permutation, where a tile may have one half alone, and in a reversed group."""
+    for options in ({"schedule": "permutation"}, {"schedule": "permutation", "reverses": True, "pairs": 1}):
+        problem = problem_of((256, 256), (450, 450), mask="causal", deterministic=True, **options)
+        first = check(problem, warp_schedule="in_order")
+        again = check(problem, warp_schedule="random", seed=5, resident_ctas=2)
+        assert all(torch.equal(first[name], again[name]) for name in first)
+
+
+def test_the_launcher_takes_it_where_both_halves_of_tiles_have_the_same_blocks():
+    assert exchanges(problem_of((128,), (128,), dim=136))
+    assert exchanges(problem_of((128,), (128,), mask="documents"))
+    assert not exchanges(problem_of((128,), (128,), dim=208))
+    assert not exchanges(problem_of((128,), (128,), mask="random"))
+    assert not exchanges(problem_of((128,), (128,), softcap=5.0))
+    assert not exchanges(problem_of((128,), (128,), packed=True))
+    assert not exchanges(make(Spec((128,), (128,), **{**SHAPE, "dim": 192, "tile_n": 64})))
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("depth", range(144, 193, 16))
+def test_its_shared_memory_is_what_an_sm_has(depth, deterministic):
+    tiling = choose_tiling(variant(depth, deterministic), ARCH)
+    assert tiling.exchanges and tiling.held_columns == 96
+    assert tiling.shared_bytes <= SHARED_MEMORY[90]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "changed"),
+    [
+        ("depth", {"tuning": (("depth", 128), ("exchanges", 1))}),
+        ("depth", {"tuning": (("depth", 208), ("exchanges", 1))}),
+        ("soft cap", {"softcap": True}),
+        ("0 or 1", {"tuning": (("depth", 192), ("exchanges", 2))}),
+        ("tiles of 64 keys", {"tile_n": 128, "dim_padded": 128, "tuning": (("exchanges", 1),)}),
+    ],
+)
+def test_other_kernels_do_not_exchange(wrong, changed):
+    with pytest.raises(ValueError, match=f"exchanges .*{wrong}"):
+        choose_tiling(replace(variant(192), **changed), ARCH)
+
+
+def variant(depth: int, deterministic: bool = False) -> Variant:
+    tuning = (("depth", depth), ("exchanges", 1))
+    return Variant("backward", "bfloat16", 256, 128, 64, "none", deterministic, products="wgmma", tuning=tuning)
+
+
+@cute.jit
+def _await_nothing(w, step) -> None:
+    pass
+
+
+@cute.jit
+def _tell_nobody(w) -> None:
+    pass
+
+
+@cute.jit
+def _send_keys_early(w) -> None:
+    peer = 1 - w.rank
+    if (w.total > 0) & (cute.arch.lane_idx() == 0):
+        target = cute.arch.map_dsmem_ptr(w.storage.plainPeerK.iterator, peer)
+        full = cute.arch.map_dsmem_ptr(w.peer_keys_full, peer)
+        send_run(target, w.storage.plainK.iterator, exchange.bytes_of_keys(w.tiling), full)
+
+
+@cute.jit
+def _send_own_columns(w) -> None:
+    """The peer gets the columns that this CTA multiplies."""
+    peer, atom = 1 - w.rank, exchange.ATOM * w.tiling.tile_n
+    if w.total > 0:
+        cute.arch.mbarrier_wait(w.k_full, 0)
+        if cute.arch.lane_idx() == 0:
+            source = w.storage.plainK.iterator + cute.assume(w.rank * atom, divby=atom)
+            target = cute.arch.map_dsmem_ptr(w.storage.plainPeerK.iterator, peer)
+            full = cute.arch.map_dsmem_ptr(w.peer_keys_full, peer)
+            send_run(target, source, exchange.bytes_of_keys(w.tiling), full)
+        cute.arch.sync_warp()
+
+
+# bug → (what is seen, the function of exchange.py, what it does instead)
+BUGS: dict[str, tuple[str, str, Any]] = {
+    "dS is sent before the peer has read the last one": ("race", "await_leave", _await_nothing),
+    "dQ is multiplied before the peer's dS has come": ("race", "await_ds", _await_nothing),
+    "dQ is multiplied before the peer's K has come": ("race", "await_keys", _tell_nobody),
+    "K is sent before it is there": ("race", "send_keys", _send_keys_early),
+    "the peer is never told that it may send": ("deadlock", "let_send", _tell_nobody),
+    "the peer gets other columns of K": ("wrong", "send_keys", _send_own_columns),
+}
+
+
+@pytest.mark.parametrize("bug", daily(list(BUGS), list(BUGS)[:2]))
+def test_planted_bugs_are_seen(bug, monkeypatch):
+    kind, name, other = BUGS[bug]
+    monkeypatch.setattr(exchange, name, other)
+    problem = problem_of((256,), (128,))
+    reports: list[Any] = []
+
+    def launch(of: Variant, values: Any) -> None:
+        if not reports or reports[-1].status == "finished":
+            compiled = loaded(of, ARCH)
+            if of.kind == "backward":
+                compiled = Emulator(strict=False, checks=CHECKS).load(build(of, ARCH))
+            emulator = Emulator(strict=False, resident_ctas=4, checks=CHECKS, warp_schedule="random", seed=3)
+            reports.append(compiled(*ordered(of.kind, values), emulator=emulator))
+
+    out, _ = run_problem(problem, launch)
+    said = {r.status for r in reports} | {finding.kind for r in reports for finding in r.findings}
+    if kind == "wrong":
+        assert said == {"finished"} and errors(problem, out)["dq"] > 1
+    else:
+        assert any(one.startswith(kind) for one in said), said
