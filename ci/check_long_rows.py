@@ -3,6 +3,7 @@
     python ci/check_long_rows.py --cases 600 --jobs 12 --out ci/results/blocksparse_long_rows_h200.json
     python ci/check_long_rows.py --full --cases 500 --jobs 15 --out ci/results/blocksparse_full_masks_h200.json
     python ci/check_long_rows.py --nested --cases 500 --jobs 15 --out ci/results/blocksparse_nested_rows_h200.json
+    python ci/check_long_rows.py --halves --cases 400 --jobs 15 --out ci/results/blocksparse_halves_h200.json
     python ci/check_long_rows.py --cases 4 --device emulator                  on the emulated GPU: minutes
 
 A session's cases are small: few have five whole tiles of 128 queries, which are one run (NOTE [pieces] of
@@ -20,6 +21,9 @@ says how many did.
 With `--nested` every case has a causal mask over padded sequences of one length, from 129 queries on, at head dims from
 104 to 128 and from 208 to 256, and lists that say that their rows are nested: their forward kernels run in clusters of
 two CTAs, as those of long causal masks do.
+
+With `--halves` every case has padded sequences, head dim 136 to 192 and lists of halves of tiles of 128 keys, both of
+which have the same blocks: their backward kernels run in clusters of two CTAs that exchange dS.
 
 The kernels of all cases are compiled first, each once. Then cases are shared among `--jobs` processes. One that has not
 ended all of its cases after `--seconds`, compiling included, is killed, and the cases that it has not told of count as
@@ -62,6 +66,7 @@ from oracles.problem import Dtype, Layout, Problem
 
 TILE, LEAST, MOST = 128, 640, 2700
 FULL_DIMS = (40, 64, 64, 96, 104, 120, 128, 128, 128, 208, 256)
+HALVES_DIMS = (136, 144, 160, 168, 192, 192)
 NESTED_DIMS = (104, 120, 128, 128, 128, 208, 256)
 SMS = 132  # of an H200
 DTYPES: tuple[Dtype, ...] = ("bfloat16", "float16")
@@ -151,6 +156,34 @@ def drawn_nested(seed: int, number: int) -> Case:
         backward=draw.choice((True, False)),
     )
     return Case("blocksparse", problem, Inputs(seed=number), variant, repeats=5)
+
+
+def drawn_halves(seed: int, number: int) -> Case:
+    """Case `number` of a seed, with lists of halves of tiles."""
+    draw = random.Random(f"halves {seed} {number}")
+    batch, heads_kv, dim = draw.choice((1, 1, 2, 3)), draw.choice((1, 2)), draw.choice(HALVES_DIMS)
+    lengths_q = tuple(_length(draw) for _ in range(batch))
+    lengths_k = draw.choice((lengths_q, tuple(draw.randint(1, MOST) for _ in range(batch))))
+    mask, kind = _mask(draw, min(lengths_q))
+    while kind == "bits":
+        mask, kind = _mask(draw, min(lengths_q))
+    variant: dict[str, Any] = {
+        "mask": kind,
+        "tile_n": TILE // 2,
+        "lists": "halved",
+        "deterministic": draw.choice((True, True, False)),
+        "schedule": draw.choice(("ascending", "descending")),
+    }
+    heads_q = heads_kv * draw.choice((1, 1, 2, 3))
+    problem = Problem(lengths_q, lengths_k, heads_q, heads_kv, dim, dim, draw.choice(DTYPES), mask=mask)
+    return Case("blocksparse", problem, Inputs(seed=number), variant, repeats=20 if variant["deterministic"] else 2)
+
+
+def exchanges(case: Case) -> bool:
+    """True if its backward kernel on Hopper runs in clusters of CTAs that exchange dS."""
+    q, lists, _ = shapes_of(case)
+    ordered = bool(case.variant["deterministic"])
+    return ("exchanges", 1) in backward_variants(q, lists, None, ordered, products="wgmma")[-2].tuning
 
 
 def clustered(case: Case) -> bool:
@@ -258,6 +291,7 @@ def summary(options: argparse.Namespace, rows: list[dict[str, Any]]) -> dict[str
         "lost": lost,
         "by_mask_and_adds": dict(sorted(kinds.items())),
         "in_clusters": sum(map(clustered, cases.values())),
+        "exchanging": sum(map(exchanges, cases.values())),
         "split_forward": sum(map(splits_forward, cases.values())),
         "split_backward": sum(map(splits_backward, cases.values())),
         "largest_ratio": max((one["ratio"] for one in rows), default=0.0),
@@ -275,6 +309,7 @@ def main() -> int:
     parser.add_argument("--device", choices=("cuda", "emulator"), default="cuda")
     parser.add_argument("--full", dest="draw", action="store_const", const=drawn_full, default=drawn, help="full masks")
     parser.add_argument("--nested", dest="draw", action="store_const", const=drawn_nested, help="nested rows")
+    parser.add_argument("--halves", dest="draw", action="store_const", const=drawn_halves, help="halves of tiles")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--share", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()

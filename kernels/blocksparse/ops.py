@@ -32,6 +32,7 @@ LPT_TENSORS = 6  # of an LPTOrder: rows, columns, and two of each order of seque
 DENSE, PACKED, RAGGED = range(3)  # what `lengths` holds: nothing, cu_seqlens of q and k, lengths of q and k
 _MASKS = ("none", "bits", "intervals", "band")
 _SCHEDULES: tuple[Kind, ...] = ("ascending", "descending", "permutation")
+_FLAGS = ("alike", "own_first", "reverses", "halves")  # of a Schedule
 
 
 @torch.library.custom_op("attnfuzz::block_sparse_forward", mutates_args=())
@@ -174,7 +175,7 @@ def flatten(blocks: BlockSparse) -> tuple[list[Tensor], list[int]]:
         given = [lpt.rows, lpt.columns, *orders[0], *orders[1]]
         tensors += [tensor for tensor in given if tensor is not None]
     numbers = [
-        int(blocks.backward is not None),
+        0 if blocks.backward is None else 1 + int(blocks.backward.halves),
         _MASKS.index(kind),
         int(isinstance(mask, Bits) and mask.slot_backward is not None),
         left,
@@ -184,11 +185,11 @@ def flatten(blocks: BlockSparse) -> tuple[list[Tensor], list[int]]:
         _SCHEDULES.index(schedule.kind),
         schedule.pairs or 0,
         schedule.group_split or 0,
-        sum(int(flag) << bit for bit, flag in enumerate((schedule.alike, schedule.own_first, schedule.reverses))),
+        sum(int(flag) << bit for bit, flag in enumerate(getattr(schedule, name) for name in _FLAGS)),
         int(blocks.order is not None),
         sum(1 << at for at, tensor in enumerate(given) if tensor is not None),
         int(blocks.merged),
-        int(blocks.forward.alike) + 2 * int(blocks.forward.nested) + 4 * int(blocks.halved),
+        int(blocks.forward.alike) + 2 * int(blocks.forward.nested),
     ]
     beside = [([], []) if other is None else flatten(other) for other in (blocks.wide, blocks.paired)]
     numbers += [len(part) for both in beside for part in both]
@@ -204,7 +205,7 @@ def unflatten(tensors: Sequence[Tensor], numbers: Sequence[int]) -> BlockSparse:
     (tensors_of_wide, numbers_of_wide, tensors_of_paired, _), of_beside = others[:4], others[4:]
     rest = iter(tensors)
     forward = _lists(rest, alike=bool(promises & 1), nested=bool(promises & 2))
-    backward = _lists(rest) if has_backward else None
+    backward = _lists(rest, halves=has_backward == 2) if has_backward else None
     mask: BlockMask = None
     if _MASKS[mask_kind] == "bits":
         mask = Bits(next(rest), next(rest), next(rest) if has_slot_backward else None)
@@ -214,17 +215,14 @@ def unflatten(tensors: Sequence[Tensor], numbers: Sequence[int]) -> BlockSparse:
         mask = Band(left, right, next(rest))
     kind = _SCHEDULES[schedule_kind]
     positions = next(rest) if kind == "permutation" else None
-    alike, own_first, reverses = (bool(flags >> bit & 1) for bit in range(3))
-    schedule = Schedule(kind, positions, pairs or None, group_split or None, alike, own_first, reverses)
+    promised = {name: bool(flags >> bit & 1) for bit, name in enumerate(_FLAGS)}
+    schedule = Schedule(kind, positions, pairs or None, group_split or None, **promised)
     order = WriteOrder(next(rest), next(rest)) if has_order else None
     first = _lpt_order([next(rest) if lpt_orders >> at & 1 else None for at in range(LPT_TENSORS)])
     of_wide, of_paired = of_beside[:numbers_of_wide], of_beside[numbers_of_wide:]
     wide = unflatten([next(rest) for _ in range(tensors_of_wide)], of_wide) if of_wide else None
     paired = unflatten([next(rest) for _ in range(tensors_of_paired)], of_paired) if of_paired else None
-    halved = bool(promises & 4)
-    return BlockSparse(
-        forward, backward, mask, tile_m, tile_n, schedule, order, first, bool(merged), wide, paired, halved
-    )
+    return BlockSparse(forward, backward, mask, tile_m, tile_n, schedule, order, first, bool(merged), wide, paired)
 
 
 def _lpt_order(given: list[Tensor | None]) -> LPTOrder | None:

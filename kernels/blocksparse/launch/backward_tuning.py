@@ -26,9 +26,15 @@ def backward_tuning(
     dQ are; keys: as `keys_of` says. packed: sequences are, whose launch order clusters do not have."""
     found = tuning_of_loop(blocks, padded, softcap, ordered, keys)
     depth = depth_of(dim, padded)
-    if padded == 256 and blocks.halved and 128 < depth <= MOST_EXCHANGED and not (softcap or packed):
+    if may_exchange(blocks) and padded == 256 and 128 < depth <= MOST_EXCHANGED and not (softcap or packed):
         found = (*found, ("exchanges", 1))
     return tuple(sorted((*found, ("depth", depth)))) if depth else found
+
+
+def may_exchange(blocks: BlockSparse) -> bool:
+    """True where the halves of a tile of keys have the same blocks, and are launched one after the other."""
+    neighbours = blocks.schedule.positions is None or blocks.schedule.halves
+    return blocks.backward is not None and blocks.backward.halves and neighbours
 
 
 def tuning_of_loop(blocks: BlockSparse, padded: int, softcap: bool, ordered: bool, keys: int | None) -> Tuning:

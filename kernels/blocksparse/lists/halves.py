@@ -27,7 +27,7 @@ TILE_N = 64  # keys of a half
 def halve_keys(blocks: BlockSparse, lengths_k: LengthsLike, *, longest: int | None = None) -> BlockSparse:
     """Block lists of the same mask over tiles of half as many keys. They have backward lists, ranks and launch orders
     where `blocks` has them. Both halves of a row of the backward lists visit its blocks in its order; a block of bits
-    that becomes a full one comes last.
+    that becomes a full one comes last. Without bits both have the same ones (`BlockLists.halves`).
 
     blocks     with tiles of 128 keys
     lengths_k  of the sequences: a number, numbers, or an integer tensor (batch,)
@@ -57,10 +57,11 @@ def halve_keys(blocks: BlockSparse, lengths_k: LengthsLike, *, longest: int | No
         order=None,
         lpt=None,
         merged=False,
-        halved=not isinstance(mask, Bits),
     )
     if blocks.backward is not None:
         halved = with_backward(halved, shape.n_blocks) if blocks.merged else _with_rows_of(halved, blocks, shape)
+    if halved.backward is not None and not isinstance(mask, Bits):
+        halved = replace(halved, backward=replace(halved.backward, halves=True))
     if blocks.lpt is not None:
         lpt = with_lpt_order(halved, None, shape.len_k).lpt
         halved = replace(halved, lpt=lpt and replace(lpt, queries=blocks.lpt.queries))
@@ -176,4 +177,5 @@ def _halved_schedule(schedule: Schedule, shape: Shape) -> Schedule:
     else:
         past = both >= shape.n_blocks
     last = past.to(torch.int32).argsort(dim=-1, stable=True)[..., : shape.n_blocks]
-    return replace(schedule, positions=both.expand(len(past), -1, -1).gather(-1, last).contiguous())
+    positions = both.expand(len(past), -1, -1).gather(-1, last).contiguous()
+    return replace(schedule, positions=positions, halves=True)

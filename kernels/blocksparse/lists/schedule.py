@@ -32,6 +32,8 @@ class Schedule:
                  length] of lpt.py needs
     reverses     where adds are ordered, the last group of concurrent pairs is launched and visited in reverse: NOTE
                  [reversed groups]; of causal masks under their own schedule it always is, of sequences by length never
+    halves       of a permutation: n blocks 2i and 2i + 1, the halves of a tile, are launched one after the other, and a
+                 second half past its sequence's end comes behind all blocks that are there. Kernels rely on it
     """
 
     kind: Kind = "ascending"
@@ -41,6 +43,7 @@ class Schedule:
     alike: bool = False
     own_first: bool = False
     reverses: bool = False
+    halves: bool = False
 
     def launch_order(self, n_blocks: int, device: torch.device | str) -> Tensor:
         """The n block of each launch position, int32 (batch|1, heads_kv|1, n_blocks), contiguous."""

@@ -118,12 +118,15 @@ class BlockLists:
            this row; the mask, a Band, hides the blocks that only this row has from the queries of the row before. A
            kernel may read the odd row's list for both. It speaks of pairs that a sequence has both rows of. validate/
            checks it
+    halves of backward lists: rows 2i and 2i + 1, where a sequence has both, have the same blocks in the same order, as
+           halves of one tile of keys. A kernel may read one's list for both. validate/ checks it
     """
 
     partial: BlockList
     full: BlockList
     alike: bool = field(default=False, kw_only=True)
     nested: bool = field(default=False, kw_only=True)
+    halves: bool = field(default=False, kw_only=True)
 
     @property
     def rows(self) -> int:
@@ -229,7 +232,6 @@ class BlockSparse:
     paired    lists of the same mask over tiles of 128 queries and 256 keys, with backward lists: the backward pass
               takes these, with their own schedule and order, where its kernel runs on pairs of CTAs
               (backward/blackwell/pairs); None: there are none
-    halved    tiles of keys 2i and 2i + 1 are the halves of one tile, with the same blocks: `halves.halve_keys`
     """
 
     forward: BlockLists
@@ -243,7 +245,6 @@ class BlockSparse:
     merged: bool = False
     wide: BlockSparse | None = None
     paired: BlockSparse | None = None
-    halved: bool = False
 
     @property
     def m_blocks(self) -> int:

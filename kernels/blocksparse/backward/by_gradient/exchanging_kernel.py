@@ -3,7 +3,7 @@
 """The backward kernel of kernel.py as clusters of two CTAs, which have the halves of a tile of 128 keys and exchange dS
 (`Tiling.exchanges`): NOTE [exchanged dS] of exchange.py.
 
-Lists are those of halves, whose rows 2i and 2i + 1 have the same blocks (`BlockSparse.halved`). Both CTAs read row 2i:
+Lists are those of halves, whose rows 2i and 2i + 1 have the same blocks (`BlockLists.halves`). Both CTAs read row 2i:
 a second half that begins past the sequence's end has no blocks, but its CTA adds columns of dQ for the first one. Ranks
 of ordered adds are those of pairs: `pair_rank` of tile_iterator.py.
 """

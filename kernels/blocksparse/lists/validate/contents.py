@@ -19,6 +19,7 @@ from kernels.blocksparse.lists.types import (
     SequenceOrder,
     entries,
 )
+from kernels.blocksparse.lists.validate.halves import check_halves
 from kernels.blocksparse.lists.validate.nested import check_nested
 from kernels.blocksparse.lists.validate.shapes import Sizes
 from kernels.blocksparse.lists.write_order import write_order
@@ -30,9 +31,10 @@ def check_contents(blocks: BlockSparse, sizes: Sizes) -> None:
     Rows within the index tensor and not shared, none for blocks past a sequence's end; entries in range, none twice,
     none both partial and full; backward lists the transpose of forward lists; slots in range and the same both ways; a
     permutation that is one; ranks that are those of the schedule; rows that ascend where they are merged, are alike
-    where forward lists or the schedule say so, and nested where forward lists say so. A list for all sequences must fit
-    the shortest. Where the mask is computed (Intervals, Band), backward lists may have full blocks as partial ones
-    (transpose.in_one_list). Without any sequence nothing is read, here and by the kernels.
+    where forward lists or the schedule say so, nested where forward lists say so, and halves of tiles where backward
+    lists or the schedule say so. A list for all sequences must fit the shortest. Where the mask is computed (Intervals,
+    Band), backward lists may have full blocks as partial ones (transpose.in_one_list). Without any sequence nothing is
+    read, here and by the kernels.
     """
     if not sizes.batch:
         return
@@ -69,6 +71,7 @@ def check_contents(blocks: BlockSparse, sizes: Sizes) -> None:
     backward = _check_entries(blocks.backward, "blocks.backward", cols, rows, "m_block")
     if blocks.schedule.alike:
         _check_alike(blocks.backward, cols, "blocks.backward", "blocks.schedule.alike", may_be_empty=True)
+    check_halves(blocks, cols)
     m_blocks, n_blocks = blocks.forward.rows, blocks.backward.rows
     if isinstance(blocks.mask, Intervals | Band):
         forward = _moved_to_partial(forward, backward, m_blocks, n_blocks)

@@ -22,7 +22,7 @@ def check_nested(blocks: BlockSparse, rows: Tensor) -> None:
     of_list = rows.min().view(1) if lists.partial.batch == 1 else rows
     number = torch.arange(lists.rows, device=of_list.device)
     odd = ((number % 2 == 1) & (number < of_list.view(-1, 1, 1))).expand(lists.full.count.shape)
-    differs = _with_other_full_ones(lists.full, odd)
+    differs = begins_otherwise(lists.full, odd)
     _refuse(differs, "blocks.forward.full: needs the full blocks of the row before as the first ones of row")
 
     every = [_listed(one) for one in (lists.partial, lists.full)]
@@ -46,8 +46,8 @@ def _listed(one: BlockList) -> tuple[Tensor, Tensor]:
     return e.row[e.valid], one.index[e.place[e.valid]].long()
 
 
-def _with_other_full_ones(full: BlockList, odd: Tensor) -> Tensor:
-    """True for odd rows that do not begin with the full blocks of the row before, in that order."""
+def begins_otherwise(full: BlockList, odd: Tensor) -> Tensor:
+    """True for odd rows that do not begin with the blocks of the row before in a list, in that order."""
     before = full.count.roll(1, -1)
     differs = odd & (full.count < before)
     e = entries(full)

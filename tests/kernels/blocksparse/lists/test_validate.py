@@ -8,10 +8,11 @@ import torch
 from kernels.blocksparse.lists.bands import band
 from kernels.blocksparse.lists.builder import dense
 from kernels.blocksparse.lists.from_mask import from_mask
+from kernels.blocksparse.lists.halves import halve_keys
 from kernels.blocksparse.lists.intervals import documents
 from kernels.blocksparse.lists.schedule import ALIKE, ASCENDING, DESCENDING, Schedule, permutation
 from kernels.blocksparse.lists.transpose import with_backward
-from kernels.blocksparse.lists.types import OPEN, Band, Bits, BlockList, Intervals, WriteOrder
+from kernels.blocksparse.lists.types import OPEN, Band, Bits, BlockList, BlockSparse, Intervals, WriteOrder
 from kernels.blocksparse.lists.validate.contents import check_contents
 from kernels.blocksparse.lists.validate.shapes import Sizes, check_shapes
 from kernels.blocksparse.lists.write_order import with_order
@@ -98,6 +99,39 @@ def test_backward_rows_that_have_blocks_are_alike_where_the_schedule_says_so(whi
     else:
         with pytest.raises(ValueError, match=r"^blocks\.backward\.(partial|full): .*schedule\.alike says, row 3"):
             check(blocks, sizes, backward=True)
+
+
+HALVES = Sizes(1, 4, 2, 300, 330)
+
+
+def halved_band(schedule: Schedule) -> BlockSparse:
+    made = halve_keys(band(300, 330, left=None, right=0, schedule=schedule), 330)
+    assert made.backward is not None and made.backward.halves
+    return made
+
+
+@pytest.mark.parametrize("schedule", [ASCENDING, permutation(torch.tensor([[[2, 0, 1]]], dtype=torch.int32))])
+def test_halves_of_tiles_have_the_same_blocks(schedule):
+    """Of three tiles the last one has one half."""
+    check(halved_band(schedule), HALVES, backward=True)
+
+
+def test_halves_with_other_blocks_are_refused():
+    made = from_mask(torch.ones(1, 1, 300, 330, dtype=torch.bool).tril(), tile_m=128, tile_n=64)
+    assert made.backward is not None and not made.backward.halves
+    check(made, HALVES, backward=True)
+    promised = replace(made, backward=replace(made.backward, halves=True))
+    with pytest.raises(ValueError, match=r"^blocks\.backward\.(partial|full): .*backward\.halves says, row \d differs"):
+        check(promised, HALVES, backward=True)
+
+
+def test_halves_that_are_not_launched_one_after_the_other_are_refused():
+    positions = torch.tensor([[[0, 2, 1, 3, 4, 5]]], dtype=torch.int32)
+    made = with_order(halved_band(ASCENDING), permutation(positions))
+    check(made, HALVES, backward=True)
+    promised = replace(made, schedule=replace(made.schedule, halves=True))
+    with pytest.raises(ValueError, match=r"^schedule\.positions: .*schedule\.halves says, in a sequence of 6 tiles"):
+        check(promised, HALVES, backward=True)
 
 
 NESTED = Sizes(1, 4, 2, 330, 400)
