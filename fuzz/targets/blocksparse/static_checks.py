@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fuzz.core.case import Case
-from fuzz.targets.blocksparse.block_lists import band_of, options_of, sides_of_band
+from fuzz.targets.blocksparse.block_lists import HALVED, band_of, options_of, sides_of_band
 from fuzz.targets.blocksparse.turned import TURNED
 from kernels.blocksparse.lists.types import BlockSparse, SequenceOrder
 from kernels.blocksparse.spec.variant import PAIR_KEYS
@@ -21,7 +21,7 @@ def shapes_of(case: Case) -> tuple[Tensor, BlockSparse, dict[str, str | int | bo
     kernels' own functions choose variants by."""
     from kernels.blocksparse.lists.builder import dense
     from kernels.blocksparse.lists.schedule import ALIKE, ASCENDING
-    from kernels.blocksparse.lists.types import OPEN, Band, Bits, Intervals
+    from kernels.blocksparse.lists.types import OPEN, Band, Bits, BlockLists, Intervals
 
     p, options = case.problem, options_of(case)
     none: Any = None
@@ -47,7 +47,20 @@ def shapes_of(case: Case) -> tuple[Tensor, BlockSparse, dict[str, str | int | bo
     beside = BlockSparse(forward(wide), none, mask, wide, tile_n, schedule) if wide else None
     keys = int(options["paired"])
     paired = BlockSparse(none, none, mask, 128, keys, schedule) if keys else None
-    return q, BlockSparse(forward(tile_m), none, mask, tile_m, tile_n, schedule, wide=beside, paired=paired), options
+    backward = BlockLists(none, none, halves=True) if keeps_halves(options) else none
+    return (
+        q,
+        BlockSparse(forward(tile_m), backward, mask, tile_m, tile_n, schedule, wide=beside, paired=paired),
+        options,
+    )
+
+
+def keeps_halves(options: dict[str, str | int | bool]) -> bool:
+    """True for lists that say that rows are the halves of tiles, launched one after the other: a mask of bits is cut
+    with its blocks, a permutation is one of halves."""
+    return (
+        options["lists"] == HALVED and options["mask"] != "bits" and options["schedule"] in ("ascending", "descending")
+    )
 
 
 def as_metadata(blocks: BlockSparse) -> block_lists.CheckedLists:
