@@ -92,7 +92,6 @@ OF_DAILY = (
     "head dim 72, ordered",
     "more blocks than the entry buffer holds",
     "two buffers of dQ",
-    "no keys",
 )
 
 

@@ -372,6 +372,7 @@ def test_planted_bugs_of_ordered_adds_are_seen_with_runs(name):
     assert right == (name == "lock_is_n_block")
 
 
+@pytest.mark.nightly
 def test_a_dq_warp_that_waits_forever_is_named():
     _, _, reports = run(replace(ORDERED, mask="window"), MUTANTS["lock_is_n_block"].injection.backward)
     assert [r.status for r in reports] == ["finished", "deadlock"]

@@ -61,7 +61,7 @@ def test_the_polynomial_is_as_exact_as_the_instruction():
 @pytest.mark.parametrize(
     ("polynomials", "mask", "tile_m"),
     [
-        nightly_unless(not case.marks and case.values[0] in (0, ALL), *case.values)
+        nightly_unless(not case.marks and case.values[0] == 0, *case.values)
         for case in covering([0, 1, 2, ALL], ["dense", "tokens"], [128, 256], strength=1)
     ],
 )

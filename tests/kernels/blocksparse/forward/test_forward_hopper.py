@@ -251,7 +251,8 @@ def test_strides_that_a_tensor_map_cannot_have_are_loaded_without_one():
         assert dict(for_operands(of, *operands).tuning)["tma"] == 0
 
 
-@pytest.mark.parametrize("mask", daily(["dense", "tokens", "blocks", "intervals", "band"], ["dense"]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("mask", ["dense", "tokens", "blocks", "intervals", "band"])
 @pytest.mark.parametrize("seed", range(4 if HOPPER else 1))
 def test_random_problems_are_right_with_wide_tiles(mask, seed):
     options = {"tile_m": WIDE, "tile_n": 128, "products": "wgmma", "mask": mask}
@@ -380,11 +381,12 @@ def test_a_wrong_load_by_tma_is_found(point, replacement):
         run(p, injection, resident=1)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("point", "replacement", "spread"),
     [
-        nightly_unless(False, "keep_keys", lambda rows, keys_left: None, 0.5),
-        nightly_unless(False, "correction", lambda old, new, to_log2: 1.0, 4.0),
+        ("keep_keys", lambda rows, keys_left: None, 0.5),
+        ("correction", lambda old, new, to_log2: 1.0, 4.0),
         ("kv_head_of", lambda head, heads_q, heads_kv: head % heads_kv, 1.0),
     ],
 )

@@ -134,10 +134,10 @@ def test_a_kernel_that_splits_no_tile_has_the_results_of_one_that_cannot(case):
     assert torch.equal(p.o, other.o) and torch.equal(p.lse, other.lse)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("fault", "case"),
-    [nightly_unless(False, fault, WIDE) for fault in FAULTS]
-    + [nightly_unless(False, fault, PAIRS) for fault in FAULTS],
+    [(fault, case) for case in (WIDE, PAIRS) for fault in FAULTS],
 )
 def test_what_is_wrong_with_them_is_found(fault, case):
     """By the emulated GPU, or in the results."""
