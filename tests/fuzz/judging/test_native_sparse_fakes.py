@@ -50,6 +50,7 @@ def judged(problem, name="fake.native_sparse", relations=(), seed=3):
         for problem in (PACKED, PADDED)
         for causal in (True, False, "strict")
     ],
+    ids=lambda value: ("packed" if value is PACKED else "padded") if isinstance(value, NativeSparse) else str(value),
 )
 def test_the_honest_fake_passes(problem, causal):
     verdict = judged(problem.edited(causal=causal), relations=RELATIONS)
