@@ -89,7 +89,8 @@ def test_products_are_of_tensor_memory_and_tiles_by_tma_or_portable(dim, tma):
         assert form not in ptx
 
 
-@pytest.mark.parametrize("mask", daily(MASKS, ["band"]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("mask", MASKS)
 def test_arrays_of_a_thread_stay_in_registers(mask):
     assert ".local" not in ptx_of(variant(128, mask=mask), ARCH)
 
@@ -204,7 +205,8 @@ def test_two_ctas_share_the_tensor_memory_of_an_sm():
     check(case((300,), (300,), dim=64, mask="band"), warp_schedule="random", ctas_per_sm=2, resident_ctas=4)
 
 
-@pytest.mark.parametrize("seed", daily(range(40), [3]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(40))
 def test_random_problems_under_random_schedules_are_right(seed):
     of = drawn(seed, products="tcgen05", tile_m=128)
     check(of, warp_schedule="random", seed=seed, resident_ctas=1 + seed % 4)
