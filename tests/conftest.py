@@ -72,8 +72,10 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Each worker's share begins with tests that need no emulated GPU: xdist deals out consecutive tests at first."""
+    """Each worker's share begins with tests that need no emulated GPU: xdist deals out consecutive tests at first. The
+    shares are of what is left after -m and -k."""
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
     late = [item for item in items if item.nodeid.startswith(EMULATED)]
     early = [item for item in items if not item.nodeid.startswith(EMULATED)]

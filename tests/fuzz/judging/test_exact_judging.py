@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 from chunked_attention import attention
-from covering import covering
+from covering import covering, nightly_unless
 from judge_tools import judge as run_judge
 from msgspec import structs
 
@@ -69,7 +69,13 @@ def findings(p: Problem, style: str, fault=nothing, backward=nothing, seed: int 
     return exact.judge(p, x.q, x.k, x.v, got, do=x.do, numerics=FUSED), budget.findings
 
 
-@pytest.mark.parametrize(("style", "dtype"), covering(sorted(CODED), ("bfloat16", "float16", "float32"), strength=1))
+OF_16384 = [
+    nightly_unless(not case.marks and case.values[1] == "bfloat16", *case.values)
+    for case in covering(sorted(CODED), ("bfloat16", "float16", "float32"), strength=1)
+]
+
+
+@pytest.mark.parametrize(("style", "dtype"), OF_16384)
 def test_a_right_kernel_is_exact_at_16384_tokens(style, dtype):
     assert findings(long_problem(Causal("bottom_right"), dtype=dtype), style) == ([], ())
     assert findings(long_problem(Full(), dtype=dtype), style) == ([], ())

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from covering import daily
 from nsa_cases import DEVICE, Call, arguments, check, errors, expected, run, tensors_of
 from nsa_formula import Setting, sequence
 
@@ -139,7 +140,7 @@ def test_the_published_rule_shows_a_block_that_has_only_begun():
     assert not torch.equal(before[:, 0], after[:, 0])
 
 
-@pytest.mark.parametrize("how", [pytest.param("heads_first", marks=pytest.mark.nightly), "expanded", "odd"])
+@pytest.mark.parametrize("how", daily(["heads_first", "expanded", "odd"], ["odd"]))
 def test_strides(how):
     call = Call((100,), 4, 2, weights=("w_gate",))
     tensors = tensors_of(call)

@@ -42,7 +42,7 @@ def offset_of(length: int) -> int:
 @pytest.mark.skipif(
     DEVICE == "cuda", reason="two CTAs write the same rows; which of them is last is not fixed on a GPU"
 )
-@pytest.mark.parametrize("row", [nightly_unless(n in (1, 2, 4, 7, 8, 9), n) for n in TABLE])
+@pytest.mark.parametrize("row", [nightly_unless(n in (1, 9), n) for n in TABLE])
 def test_wrong_elements_are_those_of_the_published_expressions(guarded, row):
     heads_q, heads_kv, length, dim, published = TABLE[row]
     inputs = qkv(1, heads_q, heads_kv, length, length, dim)

@@ -85,9 +85,12 @@ def test_both_layouts_give_the_same_bits():
     assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
 
 
-@pytest.mark.parametrize("len_q, len_k, dim", [(66, 70, 16), (64, 64, 20), (1, 129, 24)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_every_element_is_written_and_none_beyond(guarded, len_q, len_k, dim, dtype):
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    covering([(66, 70, 16), (64, 64, 20), (1, 129, 24)], [torch.float32, torch.bfloat16], strength=1),
+)
+def test_every_element_is_written_and_none_beyond(guarded, shape, dtype):
+    len_q, len_k, dim = shape
     inputs = [*qkv(1, 3, 3, len_q, len_k, dim, dtype=dtype), random(3, 1, len_k).requires_grad_()]
     got = run(scaled_dot_product_attention, inputs, return_lse=True)
     assert not any(torch.isnan(tensor).any() for tensor in got.values())

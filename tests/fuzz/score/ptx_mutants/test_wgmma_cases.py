@@ -173,7 +173,9 @@ def test_the_stride_between_sequences_of_lists_is_not_that_between_heads():
 
 
 @pytest.mark.parametrize(
-    ("chosen", "alone"), [nightly_unless(False, FULL, False), (NESTED, False), (INTERVALS, True)], ids=str
+    ("chosen", "alone"),
+    [nightly_unless(False, FULL, False), (NESTED, False), (ORDERED, True), nightly_unless(False, INTERVALS, True)],
+    ids=str,
 )
 def test_mbarriers_are_seen_at_the_barrier_of_a_cta_or_of_a_cluster(chosen, alone):
     text = chosen.kernels(Survey(1))["forward"].text

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from covering import daily
 
 from fuzz.session.plan import Shard, plan
 from fuzz.session.precompile.background_compile import BackgroundCompile
@@ -38,7 +39,7 @@ TARGETS = [Broken()]
 """
 
 
-@pytest.mark.parametrize("plan_first", [False, True])
+@pytest.mark.parametrize("plan_first", daily([False, True], [True]))
 def test_shards_that_need_no_compiling_are_ready_at_once_and_the_others_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan_first: bool
 ) -> None:

@@ -40,7 +40,9 @@ def check(spec: Spec, **options: Any) -> None:
 ORDERS = ["in_order", "random", "oldest_last", "greedy"]
 
 
-@pytest.mark.parametrize(("mask", "slots", "order"), covering(["causal", "window", "random"], [1, 2, 3, 5, 8], ORDERS))
+@pytest.mark.parametrize(
+    ("mask", "slots", "order"), covering(["causal", "window", "random"], [1, 2, 3, 5, 8], ORDERS, strength=1)
+)
 def test_a_planned_schedule_ends_with_any_number_of_resident_ctas(mask, slots, order):
     """Planned for twelve resident CTAs, run with fewer, dispatched in another order too: the tile counter gives the
     places."""
@@ -62,7 +64,7 @@ MASKS = ["full", "causal", "window", "documents", "random"]
 @pytest.mark.parametrize(
     ("mask", "deterministic"),
     [
-        nightly_unless(not case.marks and case.values[0] not in ("full", "documents"), *case.values)
+        nightly_unless(not case.marks and case.values[0] == "causal", *case.values)
         for case in covering(MASKS, [False, True], strength=1)
     ],
 )
@@ -106,13 +108,8 @@ def test_a_group_that_is_split_has_the_same_bits_however_the_ctas_run():
     assert all(torch.equal(first[name], second[name]) for name in ("dq", "dk", "dv"))
 
 
-@pytest.mark.parametrize(
-    ("tiles", "dim"),
-    [
-        nightly_unless(not case.marks and case.values[1] == 64, *case.values)
-        for case in covering([(64, 128), (128, 64), (128, 128)], [64, 96, 128], strength=1)
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("tiles", "dim"), covering([(64, 128), (128, 64), (128, 128)], [64, 96, 128], strength=1))
 def test_split_groups_of_other_tiles(tiles, dim):
     tile_m, tile_n = tiles
     check(
@@ -370,7 +367,8 @@ def no_tail(keys_left: Int32) -> Uint32:
 
 
 @pytest.mark.parametrize(
-    ("point", "bug"), [("lock_of", lock_is_n_block), ("release", never_release), ("clear", never_release)]
+    ("point", "bug"),
+    [("lock_of", lock_is_n_block), nightly_unless(False, "release", never_release), ("clear", never_release)],
 )
 def test_broken_protocols_hang(point, bug):
     problem = make(Spec((200,), (200,), 1, 1, dim=32, mask="window", deterministic=True))

@@ -43,7 +43,9 @@ def test_head_dims_above_128(dim, tile_m):
     check(Case((70, 20), (150, 9), dim=dim, mask="band", tile_m=tile_m, tile_n=128, packed=True))
 
 
-@pytest.mark.parametrize(("mask", "tile_m", "tile_n"), covering(["tokens", "intervals", "band"], [64, 128], [64, 128]))
+@pytest.mark.parametrize(
+    ("mask", "tile_m", "tile_n"), covering(["tokens", "intervals", "band"], [64, 128], [64, 128], strength=1)
+)
 def test_masks_in_every_tile(mask, tile_m, tile_n):
     check(Case((150,), (170,), dim=64, mask=mask, tile_m=tile_m, tile_n=tile_n, left=40, right=9, align="bottom_right"))
 
@@ -152,7 +154,7 @@ TUNED = [
 @pytest.mark.parametrize(
     ("values", "case"),
     [
-        nightly_unless(not case.marks and case.values[0] not in TUNINGS[3:6], *case.values)
+        nightly_unless(not case.marks and case.values[0] in (TUNINGS[2], TUNINGS[6]), *case.values)
         for case in covering(TUNINGS, TUNED, strength=1)
     ],
 )

@@ -89,7 +89,8 @@ def test_tiles_of_different_lengths(mask, schedule, tile_m):
 )
 def test_tiles_without_blocks_between_others(schedule, tma, tile_m):
     """Heads and rows without keys, and a sequence of no keys: more empty tiles in a row than Q has stages."""
-    of = case((900, 600), (150, 0), 3, 3, tile_m=tile_m, mask="tokens", density=0.1, empty=True, tuning=(("tma", tma),))
+    tuning = () if tma else (("tma", 0),)
+    of = case((900, 600), (150, 0), 3, 3, tile_m=tile_m, mask="tokens", density=0.1, empty=True, tuning=tuning)
     check(of, 1, warp_schedule=schedule)
     check(replace(of, mask="band", right=0, align="bottom_right", empty=False), 2, warp_schedule=schedule)
 
