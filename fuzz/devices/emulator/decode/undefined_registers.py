@@ -4,10 +4,10 @@ What may have been given one comes from the control flow: an instruction under a
 the kernel's beginning. A good kernel reads no such register, and costs nothing when it runs. An instruction that does
 is a finding where it runs, so a path that is never taken is none.
 
-Three things are no findings, as compilers write them of values that nobody uses:
+Some reads are no findings, as compilers write them of values that nobody uses:
 
-- a move between registers, after which the other one has no value either; a vector of registers that is put together
-  is taken for one that has a value;
+- a move between registers, after which the other one has no value either;
+- parts of registers, or a vector of them, that are put together, stored or multiplied: some of it may be unused;
 - accumulators of a wgmma, which may leave them out of its sum;
 - a register that the compiler says is undefined (`// implicit-def:`).
 """
@@ -22,7 +22,8 @@ from fuzz.devices.emulator.decode.wgmma_hazards import names
 from fuzz.devices.emulator.ptx import Address, Instruction, Kernel
 
 _LEAVES = ("ret", "exit", "trap")
-_READS_FIRST = re.compile(r"(bar|barrier|nanosleep)(\.|$)")  # the first operand is read
+_READS_FIRST = re.compile(r"(bar|barrier)(\.cta)?\.(sync|arrive)|nanosleep")  # the first operand is read
+_PARTS = re.compile(r"(prmt|bfi)\.")  # puts parts of registers together
 _MOVE = re.compile(r"mov\.[bfsu]\d+")
 Step: TypeAlias = tuple[int, int]  # registers that are given a value where all of these others have one
 
@@ -61,8 +62,10 @@ def _reads(i: Instruction) -> Iterator[str]:
         yield i.guard
     if i.operands and (isinstance(i.operands[0], Address) or _READS_FIRST.match(i.name)):
         yield from names(i.operands[0])
-    if not _MOVE.fullmatch(i.name):
-        yield from names(i.operands[1:])
+    if not (_MOVE.fullmatch(i.name) or _PARTS.match(i.name)):
+        for one in i.operands[1:]:
+            if not isinstance(one, tuple):
+                yield from names(one)
 
 
 def _moved(i: Instruction) -> list[str]:

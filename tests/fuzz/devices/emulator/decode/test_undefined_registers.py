@@ -14,7 +14,7 @@ GUARDED = "@%q7 mov.b32 %r0, 1;"
 
 
 def findings(body, **options):
-    return run(f"mov.b32 %r0, 0; {body}", torch.zeros(1, dtype=torch.int32), **options)
+    return run(f"mov.b32 %r0, 0; {body}", torch.zeros(64, dtype=torch.int32), **options)
 
 
 def test_a_predicate_without_a_value_is_found_with_its_name_and_line():
@@ -103,6 +103,8 @@ def test_a_register_without_a_value_is_found_where_it_runs():
         # moved and not used, put together with another one, or of which the compiler says that it has any value
         "mov.b32 %r6, %r5;",
         "mov.b64 %d5, {%r0, %r5}; cvt.u32.u64 %r0, %d5;",
+        "prmt.b32 %r6, %t, %r5, 0x3340; add.u32 %r0, %r6, 1;",
+        "st.global.v2.b32 [%p0], {%t, %r5};",
         "\n// implicit-def: %r5\nadd.u32 %r0, %r5, 1;",
         # given a value on another way, a move of one that has one there, or a loop's trip before
         f"{SET} @%q0 bra $there; mov.b32 %r5, 3; $there: add.u32 %r0, %r5, 1;",
