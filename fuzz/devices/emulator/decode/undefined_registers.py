@@ -40,7 +40,8 @@ def undefined_reads(kernel: Kernel) -> dict[int, str]:
     steps = [(_mask(_gives(i), bits), _mask(_moved(i), bits)) for i in code]
     said = _mask(kernel.undefined, bits)
     found: dict[int, str] = {}
-    for start, end, there in _before_blocks(kernel, steps, said):
+    for start, end, before in _before_blocks(kernel, steps, said):
+        there = before
         for at in range(start, end):
             if missing := reads[at] & ~there:
                 guard = code[at].guard
