@@ -6,6 +6,7 @@ from __future__ import annotations
 from fuzz.score.ptx_mutants.argument import Argument
 from fuzz.score.ptx_mutants.awaited_copies import copies_are_awaited_next
 from fuzz.score.ptx_mutants.chosen_threads import may_choose_another
+from fuzz.score.ptx_mutants.dropped_bits import low_bits_are_dropped
 from fuzz.score.ptx_mutants.first_steps import may_follow_nothing, update_is_the_same
 from fuzz.score.ptx_mutants.possible_values import answer_is_the_same, branch_is_decided, value_is_the_same
 from fuzz.score.ptx_mutants.product_waits import barrier_after_products_is_idle
@@ -167,6 +168,16 @@ PROVEN_ARGUMENTS = (
         "same_values",
         targets=_WGMMA,
         compared=value_is_the_same,
+    ),
+    Argument(
+        "bits that are dropped",
+        "A constant is added to an address whose lowest bits are 0, and every instruction that reads the sum shifts it "
+        "right: the bits in which it differs are dropped, and no other ones differ (dropped_bits.py).",
+        ("immediate_off_by_one",),
+        r"add\.[su]32 ",
+        "same_bits",
+        targets=_WGMMA,
+        compared=low_bits_are_dropped,
     ),
     Argument(
         "never that number",
