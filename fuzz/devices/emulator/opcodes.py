@@ -81,7 +81,7 @@ STORE_ASYNC = BASE + 38  # 2 flags, 3 address, 4 immediate, 5 mbarrier, 6 immedi
 CLC = BASE + 39  # 2 flags, 3 address, 4 immediate, 5 mbarrier, 6 immediate
 REGISTERS = BASE + 40  # 2 grows, 3 registers of a thread
 REGISTERS_USED = BASE + 41  # 2 registers of a thread that the next instruction names
-UNDEFINED = BASE + 42  # 2 number of a predicate that the next instruction reads and that nothing has given a value
+UNDEFINED = BASE + 42  # 2 number of a register that the next instruction reads and that nothing has given a value
 CLC_WIDE, CLC_WIDE_BARRIER, CLC_ALL = (
     1,
     2,

@@ -79,6 +79,7 @@ class Kernel:
     max_cluster       the most CTAs of a cluster (.maxclusterrank), 0: not said
     grid_of_clusters  its grid counts clusters (.blocksareclusters)
     entry_registers   the most registers of a thread when it starts, by .maxnreg or .maxntid; 0: not said
+    undefined         registers that the compiler says have any value (`// implicit-def:`)
     """
 
     name: str
@@ -94,6 +95,7 @@ class Kernel:
     max_cluster: int = 0
     grid_of_clusters: bool = False
     entry_registers: int = 0
+    undefined: set[str] = field(default_factory=set)
 
     def place(self, instruction: Instruction) -> str:
         """The source line of an instruction: 'attention.py:41'; '' where the PTX does not say. With inlined code the
@@ -140,7 +142,7 @@ _SKIPPED = (".pragma", ".reqntid", ".maxntid", ".minnctapersm", ".maxnreg", ".no
 
 _LABEL = re.compile(r"([\w$%]+)\s*:(?!:)")
 _SECTION = re.compile(r"\.section\b[^{;]*\{[^}]*\}")
-_WHOLE_LINE = re.compile(r"\.(version|target|address_size|file|loc|section|inline_begin|inline_end)\b")
+_WHOLE_LINE = re.compile(r"\.(version|target|address_size|file|loc|section|inline_begin|inline_end|implicit_def)\b")
 _BOUNDS = re.compile(
     r"\.(reqntid|maxntid|minnctapersm|maxnreg|noreturn|reqnctapercluster|explicitcluster|maxclusterrank)"
 )
@@ -150,11 +152,13 @@ _F32, _F64 = re.compile(r"(-?)0[fF]([0-9a-fA-F]{8})"), re.compile(r"(-?)0[dD]([0
 _INTEGER, _OCTAL = re.compile(r"(-?)(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?"), re.compile(r"0[0-7]+")
 _BRACKET = re.compile(r"[{\[(\]})]")
 _INLINE = re.compile(r"^[ \t]*//[ \t]*(begin|end) inline asm[ \t]*$", re.M)
+_IMPLICIT = re.compile(r"^[ \t]*//[ \t]*implicit-def:[ \t]*(%\w+)[ \t]*$", re.M)
 
 
 def _strip_comments(text: str) -> str:
-    """The text without comments; those around inline assembly become directives of this reader."""
-    text = _INLINE.sub(r".inline_\1", text)
+    """The text without comments; those around inline assembly, and those that name a register without a value, become
+    directives of this reader."""
+    text = _IMPLICIT.sub(r".implicit_def \1", _INLINE.sub(r".inline_\1", text))
     blank = lambda m: "\n" * m.group(0).count("\n")  # noqa: E731
     return re.sub(r"/\*.*?\*/|//[^\n]*", blank, text, flags=re.S)
 
@@ -309,6 +313,9 @@ class _Reader:
             self.inline = self.inline and "named"
         elif s.startswith(".inline"):
             self.inline = "begun" if s == ".inline_begin" else ""
+        elif s.startswith(".implicit_def"):
+            if self.kernel is not None:
+                self.kernel.undefined.add(self.rename(s.split()[1]))
         elif s.startswith((*_SKIPPED, ".section")) or not s:
             return
         elif s.startswith(".reg"):

@@ -35,7 +35,7 @@ from fuzz.targets.blocksparse.variants import has_pairs_of_tiles
 from kernels.blocksparse.launch.forward import EMULATED, MANY_TILES
 from kernels.blocksparse.launch.split_tiles import FREE, split_of
 from kernels.blocksparse.planner.group_split import choose_group_split
-from oracles.masks import Causal, Full, Mask, PerHead, Window
+from oracles.masks import Causal, Full, Intervals, Mask, PerHead, Window
 from oracles.problem import AnyProblem, Dtype, Problem
 
 REPEATS = 2  # of every case: once as its variant says, once with warps and dispatch at random
@@ -46,6 +46,7 @@ _SHARDS = {False: 15, True: 60}  # by whether they are of wgmma: of SHARD_CASES 
 _SPLIT_SHARDS = 120  # for kernels that may split tiles, as few cases split some
 RUN = 640 + 127  # queries among which five whole tiles of 128 lie, for steps of 80
 _ORDERS = (1, 2, 3)  # seeds of the orders of CTAs and warps, for what depends on them
+_MOST_INTERVALS = 5  # of a row
 _LONG = 35  # entries of a list of blocks that the kernels' pipelines do not hold at once
 _MANY = 4  # blocks of keys, which the kernels' loops have steps between the first and the last ones for
 # Keys of a window that whole tiles of queries see between others that see them in part; and more than NARROW ones of
@@ -205,7 +206,7 @@ def cases_of(chosen: Config, count: int, seed: int) -> list[Case]:
         return list(islice(_by_turns(*_by_passes(chosen, found.values()), made(chosen)), count))
     by_size: list[list[Case]] = [[] for _ in range(11)]
     if chosen.products:
-        by_size.append(made(chosen))
+        by_size += [made(chosen)[::2], made(chosen)[1::2]]  # two a turn, so that all of them are among LISTS
     for case in found.values():
         number = size(chosen, case.problem)
         if number >= 5 or case.problem.pairs <= _MOST_PAIRS:
@@ -272,7 +273,8 @@ def made(chosen: Config) -> list[Case]:
     alike += [_with_low_scores(chosen)] * (not chosen.softcap)
     if chosen.mask == "band":  # narrow windows have another backward kernel
         return [*alike, _with_lists_of_heads(chosen)]
-    return [*alike, _with_partial_blocks(chosen), *(_with_empty_sequence(chosen, seed) for seed in _ORDERS)]
+    alike += [_with_many_intervals(chosen)] * (chosen.mask == "intervals") + [_with_partial_blocks(chosen)]
+    return [*alike, *(_with_empty_sequence(chosen, seed) for seed in _ORDERS)]
 
 
 def _with_windows(chosen: Config, keys: int | None = None) -> Case:
@@ -336,6 +338,15 @@ def _with_partial_blocks(chosen: Config) -> Case:
     """A case of a window that both edges of cross a block's bound within a tile of queries: four partial blocks, which
     the forward kernel counts as it goes through their steps, and keys that end with a block."""
     return _of_few_keys(chosen, (3 * 128,), Window(128 + 96, 32, "top_left"), keys=4 * 128)
+
+
+def _with_many_intervals(chosen: Config) -> Case:
+    """A case whose rows have _MOST_INTERVALS intervals each, that begin and end anywhere: kernels make words of bits of
+    the second one on in a loop that has two of them a turn, and one that is left."""
+    keys = 2 * 128 + 40
+    edges = (sorted(random.Random(row).sample(range(keys + 1), 2 * _MOST_INTERVALS)) for row in range(2 * 128 - 5))
+    mask = Intervals(tuple(tuple(zip(row[::2], row[1::2], strict=True)) for row in edges))
+    return _of_few_keys(chosen, (len(mask.rows),), mask, keys=keys)
 
 
 def _with_low_scores(chosen: Config) -> Case:

@@ -17,6 +17,7 @@ from fuzz.score.ptx_mutants.argument import Argument, TextOf, code_around
 from fuzz.score.ptx_mutants.proven_arguments import PROVEN_ARGUMENTS
 from fuzz.score.ptx_mutants.register_flow import number_is_free
 from fuzz.score.ptx_mutants.results import Result
+from fuzz.score.ptx_mutants.tile_arguments import TILE_ARGUMENTS
 from fuzz.score.ptx_mutants.triton_arguments import TRITON_ARGUMENTS
 from fuzz.score.ptx_mutants.triton_remarks import TRITON_REMARKS
 from fuzz.score.ptx_mutants.wgmma_arguments import WGMMA_ARGUMENTS, WGMMA_REMARKS
@@ -26,7 +27,7 @@ def judged(result: Result, text_of: TextOf) -> Result:
     """The result, as equivalent where an argument says so; one that stays missed with what is known of it."""
     if result.status == "found":
         return result
-    every = (*ARGUMENTS, *TRITON_ARGUMENTS, *WGMMA_ARGUMENTS, *PROVEN_ARGUMENTS)
+    every = (*ARGUMENTS, *TRITON_ARGUMENTS, *WGMMA_ARGUMENTS, *PROVEN_ARGUMENTS, *TILE_ARGUMENTS)
     one = next((one for one in every if result.status == "missed" and one.fits(result, text_of)), None)
     if one is not None:
         return replace(result, status="equivalent", rule=one.rule, argument=one.why)

@@ -9,12 +9,16 @@ update, or
 - those of a row whose maximum is not a number become that too: so is the row's sum, and with it O, whatever comes, or
 - the last factor of a row is another one, and nobody reads it: O is multiplied by factors where an update made them,
   which is asked of the same truth value both times.
+
+Where a row is behind, the update is made once, as the truth value is 1. What a changed line of it makes of
+rows whose maxima are finite, infinite or not a number is computed likewise, with a finite maximum and the scale as
+symbols: a row whose maximum is plus infinity ends as one that is not a number does.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import TypeAlias
 
@@ -23,8 +27,10 @@ import numpy as np
 from fuzz.score.ptx_mutants.register_flow import Flow, whole_flow
 from fuzz.score.ptx_mutants.thread_values import Registers, registers_of
 
-Bits: TypeAlias = int  # of a register of 32 bits; of a predicate, 0 or 1
-_MINUS_INFINITY, _NAN = 0xFF800000, 0x7FC00000
+# of a register of 32 bits; of a predicate, 0 or 1; a name of a number: _SCALE, or a finite maximum
+Bits: TypeAlias = int | str
+_MINUS_INFINITY, _INFINITY, _NAN = 0xFF800000, 0x7F800000, 0x7FC00000
+_SCALE = "scale"  # positive and normal
 _SCALES = (0x00800000, 0x3F800000, 0x7F7FFFFF)  # the least normal number, 1, the largest one
 _BRANCH = re.compile(r"\s*@(!?)(%p\d+)\s+bra(?:\.uni)?\s+(\$\w+);")
 _NONE = re.compile(r"\s*setp\.lt\.s32\s+%p\d+, (%r\d+), 1;")
@@ -36,7 +42,7 @@ _LARGER = re.compile(r"\s*max\.f32\s+%r\d+, (%r\d+), (%r\d+);")
 _SCALED = re.compile(r"\s*mul\.f32\s+%r\d+, (%r\d+), (%r\d+);")
 _ABOVE_REFERENCE = re.compile(r"\s*add\.f32\s+%r\d+, (%r\d+), 0f7F800000;")  # less minus infinity
 _PURE = re.compile(r"\s*([\w.]+)\s+(%\w+), ([^\[\]{}|]+);\s*$")
-_LABEL = re.compile(r"\s*(?:\$\w+:)?\s*(?://.*)?$")
+_LABEL = re.compile(r"\s*(?:\$\w+:)?\s*;?\s*(?://.*)?$")  # or an instruction that was left out
 _MOST = 1000  # instructions of an update
 
 
@@ -60,15 +66,60 @@ def may_follow_nothing(text: str, number: int) -> bool:
         if before is None or after is None:
             return False
         unlike = {name for name in names if after.get(name) != before.get(name)}
-        not_numbers = {name for name in unlike if _is_nan(after.get(name))}
-        if values.count(_NAN) == 1:
-            for name in not_numbers:
-                alone.setdefault(name, set()).add(values.index(_NAN))
-        elif _NAN not in values:
-            not_numbers = set()
-        if not all(_is_unread(flow, registers, name, flow.after(at)[0]) for name in unlike - not_numbers):
+        read = unlike - _not_numbers(unlike, after, values, alone)
+        if not all(_is_unread(flow, registers, name, flow.after(at)[0]) for name in read):
             return False
     return all(len(rows) == 1 for rows in alone.values())  # of one row each
+
+
+def update_is_the_same(text: str, changed: str, number: int) -> bool:
+    """True where line `number` (counted from 1) of a kernel's PTX is one of the update of a tile's first step, and the
+    update in the changed text gives what it gives here, see above; False where that is not known."""
+    registers, flow, other = registers_of(text), whole_flow(text), whole_flow(changed)
+    begun = None if flow is None else _update_of(flow, registers, number - 1)
+    if flow is None or other is None or begun is None:
+        return False
+    at, (scale, count, maxima) = begun
+    join, alone, excused = flow.after(at)[0], dict[str, set[int]](), dict[str, set[int]]()
+    ends: tuple[Bits, ...] = (_MINUS_INFINITY, _INFINITY, _NAN)
+    for values in product((*ends, maxima[0]), (*ends, maxima[1])):
+        known: dict[str, Bits] = {scale: _SCALE, count: 1}
+        known.update(zip(maxima, values, strict=True))
+        before = _before(registers, at, known)
+        here, there = (None if before is None else _executed(one, at + 1, join, before) for one in (flow, other))
+        if here is None or there is None:
+            return False
+        unlike = {name for name in here.keys() | there.keys() if here.get(name) != there.get(name)}
+        read = unlike - _not_numbers(unlike, there, values, excused)
+        _not_numbers(set(here) | set(there), here, values, alone)
+        _not_numbers(set(here) | set(there), there, values, alone)
+        if not all(_is_unread(other, registers, name, join) for name in read):
+            return False
+    return all(len(alone[name]) == 1 for name in excused)  # of one row each
+
+
+def _update_of(flow: Flow, registers: Registers, line: int) -> tuple[int, tuple[str, str, tuple[str, str]]] | None:
+    """The branch around the update of a first step that a line is in, and what `_behind` says of it."""
+    for at in range(line - 1, -1, -1):
+        branch = _BRANCH.match(flow.lines[at])
+        rows = None if branch is None or branch[1] else _behind(registers, branch[2])
+        if rows is not None:
+            join = flow.after(at)[0]
+            return (at, rows) if line in flow.ways(at + 1, {join}) - {join} else None
+    return None
+
+
+def _not_numbers(
+    unlike: set[str], after: Mapping[str, Bits], maxima: Sequence[Bits], alone: dict[str, set[int]]
+) -> set[str]:
+    """Registers that are not a number after an update, of rows that end as none: where one row does so, it is added to
+    `alone` for each of them."""
+    ending = [i for i, value in enumerate(maxima) if value in (_NAN, _INFINITY)]
+    found = {name for name in unlike if ending and _is_nan(after.get(name))}
+    if len(ending) == 1:
+        for name in found:
+            alone.setdefault(name, set()).add(ending[0])
+    return found
 
 
 def _behind(registers: Registers, predicate: str) -> tuple[str, str, tuple[str, str]] | None:
@@ -123,6 +174,8 @@ def _executed(flow: Flow, begin: int, join: int, before: Mapping[str, Bits]) -> 
         if branch is not None:
             if branch[2] not in found:
                 return None
+            if isinstance(found[branch[2]], str):
+                return None
             i = ways[0] if (found[branch[2]] != 0) == (branch[1] == "") else ways[1]
             continue
         if pure is not None:
@@ -146,8 +199,11 @@ def _value(operand: str, found: Mapping[str, Bits]) -> Bits | None:
     return int(operand[2:], 16) if operand.startswith("0f") else int(operand) % (1 << 32)
 
 
-def _result(name: str, x: list[Bits]) -> Bits | None:
+def _result(name: str, operands: list[Bits]) -> Bits | None:
     """The result of an instruction of an update; None for others."""
+    x = [one for one in operands if isinstance(one, int)]
+    if len(x) < len(operands):
+        return _of_symbols(name, operands)
     with np.errstate(all="ignore"):
         f = [np.uint32(one).view(np.float32) for one in x]
         match name, len(x):
@@ -170,12 +226,33 @@ def _result(name: str, x: list[Bits]) -> Bits | None:
     return None
 
 
+def _of_symbols(name: str, x: list[Bits]) -> Bits | None:
+    """The result of an instruction of which an operand is the scale or a finite maximum; None where it is needed."""
+    ends = (_MINUS_INFINITY, _INFINITY, _NAN)
+    if name == "mov.b32":
+        return x[0]
+    if name in ("selp.f32", "selp.b32") and isinstance(x[2], int):
+        return x[0] if x[2] else x[1]
+    if name == "setp.eq.f32":
+        return 0 if set(x) & set(ends) else None
+    if name == "sub.f32" and x[0] == x[1]:
+        return 0
+    if name == "sub.f32" and x[0] in ends:
+        return x[0]
+    if name == "sub.f32" and x[1] in ends:
+        return _NAN if x[1] == _NAN else _MINUS_INFINITY if x[1] == _INFINITY else _INFINITY
+    if name == "mul.f32" and _SCALE in x:
+        factor = x[x[0] == _SCALE]
+        return factor if factor in (*ends, 0) else None
+    return None
+
+
 def _bits(x: np.float32) -> Bits:
     return _NAN if np.isnan(x) else int(x.view(np.uint32))
 
 
 def _is_nan(bits: Bits | None) -> bool:
-    return bits is not None and bits & 0x7FFFFFFF > 0x7F800000
+    return isinstance(bits, int) and bits & 0x7FFFFFFF > 0x7F800000
 
 
 def _is_unread(flow: Flow, registers: Registers, name: str, start: int) -> bool:

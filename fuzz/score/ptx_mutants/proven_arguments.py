@@ -6,7 +6,8 @@ from __future__ import annotations
 from fuzz.score.ptx_mutants.argument import Argument
 from fuzz.score.ptx_mutants.awaited_copies import copies_are_awaited_next
 from fuzz.score.ptx_mutants.chosen_threads import may_choose_another
-from fuzz.score.ptx_mutants.first_steps import may_follow_nothing
+from fuzz.score.ptx_mutants.dropped_bits import low_bits_are_dropped
+from fuzz.score.ptx_mutants.first_steps import may_follow_nothing, update_is_the_same
 from fuzz.score.ptx_mutants.possible_values import answer_is_the_same, branch_is_decided, value_is_the_same
 from fuzz.score.ptx_mutants.product_waits import barrier_after_products_is_idle
 from fuzz.score.ptx_mutants.register_flow import asks_in_clusters, asks_of_pair, holds_already, is_cache_hint
@@ -132,6 +133,19 @@ PROVEN_ARGUMENTS = (
         proof=may_follow_nothing,
     ),
     Argument(
+        "an update of nothing",
+        "In a tile's first step sums are 0, and references minus infinity. What the changed update makes of them is "
+        "the same for maxima that are finite or minus infinity, or nobody reads it; of other maxima the row's answer "
+        "is not a number anyway (first_steps.py).",
+        ("guard_dropped", "guarded_dropped", "guard_negated", "compare_flipped", "compare_shifted", "bound_shifted",
+         "immediate_off_by_one", "instruction_dropped", "operands_swapped", "operation_replaced", "sign_changed"),
+        r"",
+        "same_bits",
+        kinds=("forward",),
+        targets=_WGMMA,
+        compared=update_is_the_same,
+    ),
+    Argument(
         "seen at the CTA's barrier",
         "fence.mbarrier_init makes mbarrier.init visible to the cluster. All threads of it, or of a CTA where CTAs "
         "form none, meet at a barrier between mbarrier.init and whatever else uses an mbarrier, and an arrival at that "
@@ -154,6 +168,16 @@ PROVEN_ARGUMENTS = (
         "same_values",
         targets=_WGMMA,
         compared=value_is_the_same,
+    ),
+    Argument(
+        "bits that are dropped",
+        "A constant is added to an address whose lowest bits are 0, and every instruction that reads the sum shifts it "
+        "right: the bits in which it differs are dropped, and no other ones differ (dropped_bits.py).",
+        ("immediate_off_by_one",),
+        r"add\.[su]32 ",
+        "same_bits",
+        targets=_WGMMA,
+        compared=low_bits_are_dropped,
     ),
     Argument(
         "never that number",

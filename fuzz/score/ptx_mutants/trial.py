@@ -34,6 +34,7 @@ from oracles.outputs import Outputs
 
 SLOWER = 10  # times the clean kernel's micro-operations make an endless loop
 MORE = 1 << 20
+_MET = ("trap", "register without a value")  # findings of a probe
 
 
 @lru_cache
@@ -184,12 +185,12 @@ def _found(result: Result, verdict: Verdict, position: int, runs: int) -> Result
 
 
 def _traps(place: Bench, clean: Clean, instead: dict[str, str]) -> bool:
-    """True if a trap is met."""
+    """True if a trap is met, or a register without a value is compared."""
     met = False
 
     def watch(key: str, name: str, report: Report) -> None:
         nonlocal met
-        met = met or any(one.kind == "trap" for one in report.findings)
+        met = met or any(one.kind in _MET for one in report.findings)
 
     _answers(place, clean, instead, watch)
     return met

@@ -134,12 +134,12 @@ class WarpFamilies(ClusterFamilies):
         if count > LEAST_REGISTERS:
             self.emit(op.REGISTERS_USED, count)
 
-    def note_undefined(self, predicate: str) -> None:
-        """Emits that the next instruction reads a predicate that nothing has given a value: under the instruction's
+    def note_undefined(self, register: str) -> None:
+        """Emits that the next instruction reads a register that nothing has given a value: under the instruction's
         guard, where that is another one."""
         i = self.now
-        self.now = replace(i, guard=None) if i.guard == predicate else i
-        self.emit(op.UNDEFINED, list(self.kernel.registers).index(predicate))
+        self.now = replace(i, guard=None) if i.guard == register else i
+        self.emit(op.UNDEFINED, list(self.kernel.registers).index(register))
         self.now = self.source[-1] = i
 
     def op_activemask(self, i: Instruction) -> None:

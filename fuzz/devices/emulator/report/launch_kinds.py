@@ -1,4 +1,4 @@
-"""Findings about launches inside a grid (clusterlaunchcontrol), registers of warps (setmaxnreg), predicates without a
+"""Findings about launches inside a grid (clusterlaunchcontrol), registers of warps (setmaxnreg), registers without a
 value, and the order of copies (cp.async, bulk copies): the name of each kind, and its sentence. See `kinds.py`."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ LAUNCH_NAMES = {
     st.F_REGISTERS: "setmaxnreg misused",
     st.F_COPY_IN_FLIGHT: "shared memory used while a cp.async is under way to it",
     st.F_GLOBAL_PROXY: "global memory accessed by a bulk copy without fence.proxy.async",
-    st.F_UNDEFINED: "predicate without a value",
+    st.F_UNDEFINED: "register without a value",
 }
 
 
@@ -60,6 +60,6 @@ LAUNCH_SENTENCES: dict[int, Callable[[Seen], str]] = {
         ".async.global) is between the two"
     ),
     st.F_UNDEFINED: lambda s: (
-        f"reads predicate {s.register}, which has no value: no instruction on any way that leads here gives it one"
+        f"reads register {s.register}, which has no value: no instruction on any way that leads here gives it one"
     ),
 }

@@ -201,7 +201,7 @@ S_LOW, S_HIGH, S_HOST, S_WRITTEN, S_WRITE, S_READ, S_GRANULE, S_LINES = range(8)
 F_CLUSTER_BARRIER, F_CLUSTER_RANK, F_CLUSTER_SPACE, F_CLUSTER_EXITED, F_CLUSTER_MBARRIER = range(30, 35)
 F_CLC_AGAIN, F_REGISTERS = range(35, 37)  # of cluster launch control; of setmaxnreg, see report/launch_kinds.py
 F_COPY_IN_FLIGHT, F_GLOBAL_PROXY = range(37, 39)  # of cp.async and bulk copies, see report/launch_kinds.py
-F_UNDEFINED = 39  # of a predicate without a value, see report/launch_kinds.py
+F_UNDEFINED = 39  # of a register without a value, see report/launch_kinds.py
 # of tensor memory; users read report/tensor_memory_kinds.py
 (F_TC_COLUMNS, F_TC_LANES, F_TC_ALLOC, F_TC_LEAK, F_TC_RELINQUISHED, F_TC_UNWRITTEN, F_TC_STORE, F_TC_LOAD,
  F_TC_COMMIT, F_TC_RACE, F_TC_FENCE, F_TC_PROXY, F_TC_OVERWRITTEN, F_TC_DESCRIPTOR,

@@ -171,3 +171,30 @@ def test_another_text_shows_it(old, new, case):
 def test_bits_that_may_be_set(line, bits):
     text = f".reqntid 384, 1, 1\n\tld.global.b32 \t%r1, [%rd1];\n\tand.b32 \t%r2, %r1, 6;\n\t{line};\n\tret;\n"
     assert Bits(text).of("%r9") == bits
+
+
+SUM = ("immediate_off_by_one", "add.s32 %r5, %r1, 65536;", "add.s32 %r5, %r1, 65537;")
+
+
+def test_bits_of_an_address_that_a_shift_drops_may_be_any():
+    assert status(*SUM, same_bits=True) == ("equivalent", "bits that are dropped")
+    assert status(*SUM, same_bits=False)[0] == "missed"
+    assert status(*SUM[:2], "add.s32 %r5, %r1, 65535;", same_bits=True)[0] == "missed"  # higher bits differ too
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("shr.u32 \t%r6, %r5, 4", "shr.u32 \t%r6, %r5, 0"),  # the bit is kept
+        ("shr.u32 \t%r6, %r5, 4", "shl.b32 \t%r6, %r5, 4"),
+        ("shr.u32 \t%r6, %r5, 4", "shr.u32 \t%r6, %r5, %r4"),
+        ("\tcvt.u64.u32 \t%rd2, %r7", "\tst.shared.b32 \t[%r5], %r6;\n\tcvt.u64.u32 \t%rd2, %r7"),  # read elsewhere
+        ("\tcvt.u64.u32 \t%rd2, %r7", "\tadd.s32 \t%r5, %r5, %r6;\n\tcvt.u64.u32 \t%rd2, %r7"),
+        ("\tshr.u32 \t%r6", "\tadd.s32 \t%r5, %r2, 1;\n\tshr.u32 \t%r6"),  # given another value
+        (".align 1024", ".align 1"),  # the address may be odd
+        ("%r1, %r9, 0, 31", "%r1, %r2, 0, 31"),
+    ],
+)
+def test_bits_of_a_sum_that_are_read_or_may_be_carried_are_missed(old, new):
+    there = TEXT.replace(old, new)
+    assert there != TEXT and status(*SUM, text=there, same_bits=True)[0] == "missed"

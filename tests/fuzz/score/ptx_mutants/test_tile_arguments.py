@@ -183,6 +183,56 @@ $L__BB0_3:
 """
 BEGUN = ("guarded_dropped", "@%p3 bra $L__BB0_1;", ";")
 
+# an update as kernels have it: a loop that has one turn, and more for counts that there are none of
+LOOPED = FIRST.replace(
+    "\tmov.b32 	%r11, %r1;\n",
+    """	and.b32 	%r60, %r10, 3;
+	setp.eq.b32 	%p11, %r60, 1;
+	@%p11 bra 	$L__BB0_9;
+	sub.f32 	%r61, %r1, %r20;
+	mul.f32 	%r62, %r9, %r61;
+	ex2.approx.ftz.f32 	%r13, %r62;
+	mul.f32 	%r12, %r12, %r13;
+	sub.f32 	%r63, %r2, %r23;
+	mul.f32 	%r64, %r9, %r63;
+	ex2.approx.ftz.f32 	%r16, %r64;
+	mul.f32 	%r15, %r15, %r16;
+$L__BB0_9:
+	mov.b32 	%r11, %r1;
+""",
+)
+
+# a CTA's first tile, and a further one: passed over where the tile's rows begin past the end
+PASSED_OVER = """
+	setp.ge.s32 	%p1, %r8, %r9;
+	shl.b32 	%r2, %r1, 7;
+	setp.lt.s32 	%p2, %r2, %r3;
+	or.pred 	%p3, %p1, %p2;
+	@%p3 bra 	$L__BB0_1;
+$L__BB0_1:
+	ret;
+"""
+TAKEN = PASSED_OVER.replace("setp.ge", "SETP.LT").replace("setp.lt", "setp.ge").replace("SETP.LT", "setp.lt")
+TAKEN = TAKEN.replace("or.pred", "and.pred")
+
+# the last word that is announced of a tile is the number of its steps
+STEPS = """
+	shfl.sync.idx.b32 	%r2, %r1, 0, 31, -1;
+	shl.b32 	%r4, %r3, 4;
+	add.s32 	%r5, %r6, %r4;
+	ld.shared.v2.b64 	{%rd2, %rd1}, [%r5+196864];
+	bar.warp.sync 	-1;
+	setp.lt.s32 	%p1, %r2, 1;
+	@%p1 bra 	$L__BB0_2;
+	mov.b32 	%r7, 0;
+$L__BB0_1:
+	add.s32 	%r7, %r7, 1;
+	setp.ge.s32 	%p2, %r7, %r2;
+	@!%p2 bra 	$L__BB0_1;
+$L__BB0_2:
+	ret;
+"""
+
 
 def status(text: str, operator: str, before: str, after: str, kind: str = "forward", **seen: bool) -> tuple[str, str]:
     """Status of the mutant of the first line that is `before`, and the argument that gives it."""
@@ -327,3 +377,72 @@ def test_a_first_step_may_follow_maxima_of_no_scores():
 def test_a_first_step_that_changes_rows_is_missed(old, new):
     there = FIRST.replace(old, new)
     assert there != FIRST and status(there, *BEGUN)[0] == "missed"
+
+
+TURN = ("guarded_dropped", "@%p11 bra $L__BB0_9;", ";")
+
+
+def test_an_update_of_a_first_step_may_have_another_turn():
+    asked = "setp.eq.b32 %p11, %r60, 1;"
+    rule = ("equivalent", "an update of nothing")
+    assert status(LOOPED, *TURN) == status(LOOPED, "guard_negated", TURN[1], "@!%p11 bra $L__BB0_9;") == rule
+    assert status(LOOPED, "bound_shifted", asked, asked.replace("1;", "2;")) == rule
+    assert status(LOOPED, *TURN, same_bits=False)[0] == status(LOOPED, *TURN, "backward")[0] == "missed"
+    # a reference that is not the maximum; rows that mix; a later step; a branch behind the update
+    assert status(LOOPED, "instruction_dropped", "mov.b32 %r14, %r2;", ";")[0] == "missed"
+    assert status(LOOPED, "guarded_dropped", "@%p8 bra $L__BB0_2;", ";")[0] == "missed"
+    assert status(LOOPED, "guard_dropped", "@%p9 bra $L__BB0_3;", "bra $L__BB0_3;")[0] == "missed"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        # the other turn makes something else of sums, or of references
+        ("sub.f32 \t%r61, %r1, %r20", "sub.f32 \t%r61, %r20, %r11"),
+        ("mul.f32 \t%r12, %r12, %r13;\n\tsub.f32 \t%r63", "add.f32 \t%r12, %r12, %r13;\n\tsub.f32 \t%r63"),
+        ("mul.f32 \t%r15, %r15, %r16;\n$L__BB0_9", "mul.f32 \t%r15, %r15, %r13;\n$L__BB0_9"),
+        ("\tex2.approx.ftz.f32 \t%r16, %r64", "\tst.shared.b32 \t[%r70], %r2;\n\tex2.approx.ftz.f32 \t%r16, %r64"),
+        # a factor that somebody reads
+        ("$L__BB0_1:\n", "$L__BB0_1:\n\tmul.f32 \t%r40, %r40, %r13;\n"),
+        # no update of rows that are behind, or a count that is not known
+        ("vote.sync.any.pred \t%p2", "vote.sync.all.pred \t%p2"),
+        ("%r60, %r10, 3", "%r60, %r65, 3"),
+    ],
+)  # fmt: skip
+def test_another_turn_that_changes_rows_is_missed(old, new):
+    there = LOOPED.replace(old, new)
+    assert there != LOOPED and status(there, *TURN)[0] == "missed"
+
+
+@pytest.mark.parametrize(("old", "new"), [("or.pred", "lt"), ("and.pred", "ge")])
+def test_a_tile_that_begins_where_its_sequence_ends_may_be_worked_on(old, new):
+    """The look at a CTA's first tile, and that at further ones, as kernels have them: the tile's number in 128 rows."""
+    text, asked = (PASSED_OVER, "setp.lt.s32 %p2, %r2, %r3;") if new == "lt" else (TAKEN, "setp.ge.s32 %p2, %r2, %r3;")
+    changed = ("compare_shifted", asked, asked.replace("lt", "le").replace("ge", "gt"))
+    assert old in text and status(text, *changed) == ("equivalent", "a tile without rows")
+    assert status(text, *changed, same_bits=False)[0] == status(text, *changed, "backward")[0] == "missed"
+    assert status(text, "operands_swapped", asked, asked.replace("%r2, %r3", "%r3, %r2"))[0] == "missed"
+    for here, there in (
+        ("shl.b32 \t%r2, %r1, 7", "shl.b32 \t%r2, %r1, 2"),  # something else than a tile's first row
+        ("shl.b32 \t%r2, %r1, 7", "shl.b32 \t%r5, %r1, 7"),
+        (old, "xor.pred"),
+        ("%p1, %p2", "%p2, %p1"),  # another way to ask than the kernels'
+        ("@%p3 bra", "@%p4 bra"),
+    ):
+        unlike = text.replace(here, there)
+        assert unlike != text and status(unlike, *changed)[0] == "missed", there
+
+
+def test_each_part_of_a_split_tile_has_a_step():
+    asked = ("bound_shifted", "setp.lt.s32 %p1, %r2, 1;", "setp.lt.s32 %p1, %r2, 0;")
+    assert status(STEPS, *asked) == ("equivalent", "each part has a step")
+    assert status(STEPS, *asked, same_values=False)[0] == status(STEPS, *asked, "backward")[0] == "missed"
+    assert status(STEPS, asked[0], asked[1], asked[1].replace("1;", "2;"))[0] == "missed"
+    for old, new in (
+        ("setp.ge.s32 \t%p2, %r7, %r2", "setp.ge.s32 \t%p2, %r7, %r3"),  # no loop counts to it
+        ("%r2, %r1, 0, 31, -1", "%r2, %r1, 1, 31, -1"),  # not what a tile's first lane has read
+        ("\tshl.b32 \t%r4", "\tld.shared.b32 \t%r9, [%r6];\n\tshl.b32 \t%r4"),  # not the last word
+        ("\tmov.b32 \t%r7", "\tadd.s32 \t%r2, %r2, -1;\n\tmov.b32 \t%r7"),  # changed since
+    ):
+        there = STEPS.replace(old, new)
+        assert there != STEPS and status(there, *asked)[0] == "missed", new

@@ -24,6 +24,7 @@ from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
 from fuzz.tensors.arena import build
 from kernels.blocksparse.launch.by_length import order_of_keys, order_of_queries
 from kernels.blocksparse.launch.forward import EMULATED
+from oracles.masks import Intervals
 from oracles.problem import Problem
 
 pytestmark = [
@@ -69,6 +70,25 @@ def test_a_tile_of_queries_has_four_partial_blocks_of_keys(chosen):
     assert max(counts) >= 4
 
 
+def test_rows_have_many_intervals_that_end_in_all_bits_of_a_block():
+    """Ends of a row's second to fifth interval, by words of 32 bits: a mutant of those in a second word was missed."""
+    (case,) = (one for one in made(INTERVALS) if isinstance(one.problem.mask, Intervals))
+    rows = case.problem.mask.rows
+    assert {len(row) for row in rows} == {5}
+    for number in range(1, 5):
+        ends = [row[number][1] % 128 for row in rows]
+        assert all(len([end for end in ends if end // 32 == word]) > 2 for word in range(4))
+
+
+@pytest.mark.parametrize(
+    "chosen", [one for one in WGMMA if one.mask in ("bits", "intervals")], ids=lambda one: one.name
+)
+@pytest.mark.nightly
+def test_all_cases_made_for_a_configuration_are_among_the_listed_ones(chosen):
+    cases = cases_of(chosen, 60, 3)
+    assert len(cases) == 60 and all(case in cases for case in made(chosen))
+
+
 def test_heads_are_launched_in_different_orders_after_an_empty_sequence():
     *_, empty = made(INTERVALS)
     assert empty.problem.lengths_q[0] == 0
@@ -102,6 +122,34 @@ def test_a_number_is_not_taken_where_there_is_no_counter():
     with place.running({forward.key: unasked}):
         verdict = execute(case, place.target, no_limit)
     assert [(one.oracle, one.kind) for one in verdict.findings] == [("emulator", "address_of_no_tensor")]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_a_tile_that_begins_where_its_sequence_ends_gives_the_same_bits(layout):
+    """The argument "a tile without rows" of tile_arguments.py, of every look at once."""
+    forward, tile = INTERVALS.kernels(Survey(1))["forward"], INTERVALS.tile_m
+    first = r"(shl\.b32 \t(%r\d+), %r\d+, [67];\n\tsetp\.)lt(\.s32 \t%p\d+, \2, %r\d+;\n\tor\.pred)"
+    further = first.replace("lt", "ge").replace("or", "and")
+    text, looks = re.subn(first, r"\1le\3", forward.text)
+    text, others = re.subn(further, r"\1gt\3", text)
+    assert looks and others
+    lengths = (tile, 3 * tile + 5, 2 * tile, 0)
+    shape = Problem(lengths, (130,) * 4, 2, 1, 56, 56, "float16", layout=layout, backward=False)
+    case = Case("blocksparse", shape, variant=INTERVALS.options | {"slots": 2}, repeats=1)
+    answers, executed = [], []
+    for instead in (forward.text, text):
+        given, target = build(case, "cpu").tensors(), bench(INTERVALS.target).target
+        done: list[int] = []
+        with bench(INTERVALS.target).running(
+            {forward.key: instead}, watch=lambda *_, to=done: to.append(_[2].executed)
+        ):
+            target.prepare(case, given)
+            outputs = target.run(case, given).outputs
+        answers.append({name: one.clone() for name, one in outputs.items()})
+        executed.append(sum(done))
+    assert all(torch.equal(answers[1][name], one) for name, one in answers[0].items())
+    assert (executed[1] > executed[0]) == (layout == "padded")  # such a tile is taken there
 
 
 @pytest.mark.nightly

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from ptx_tools import kernel, run
+from ptx_tools import kernel, kinds, run
 
 from fuzz.devices.emulator import Emulator
 from fuzz.devices.emulator.config import DEFAULT_CHECKS
@@ -12,7 +12,7 @@ from fuzz.devices.emulator.decode.special_registers import SPECIAL_REGISTERS
 def test_a_register_that_nothing_wrote_is_no_number_in_every_cta():
     out = torch.zeros(4, dtype=torch.int32)
     body = "mul.wide.u32 %d0, %c, 4; add.s64 %d0, %p0, %d0; st.global.b32 [%d0], %r9; mov.b32 %r9, 7;"
-    assert run(body, out, grid=4, block=1, resident_ctas=2).ok
+    assert kinds(run(body, out, grid=4, block=1, resident_ctas=2)) == {"register without a value"}
     assert out.tolist() == [-1] * 4
     assert torch.isnan(out.view(torch.float32)).all()
 

@@ -44,7 +44,7 @@ def kernel(body: str) -> str:
 .reg .pred %other, %done, %odd; .reg .b32 %t, %n, %i, %r<8>; .reg .b64 %x, %out, %m, %d<8>;
 .shared .align 1024 .b8 s[{SHARED + 16}];
 ld.param.b64 %x, [x]; ld.param.b64 %out, [out]; mov.b64 %m, map; cvta.param.u64 %m, %m; mov.u32 %t, %tid.x;
-mov.u32 %n, %ntid.x;
+mov.u32 %n, %ntid.x; mov.b64 %d7, 0x12F0000000000000;
 {body}
 ret;
 }}"""

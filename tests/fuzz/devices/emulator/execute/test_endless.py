@@ -120,7 +120,7 @@ def test_the_pauses_change_nothing_about_a_random_schedule():
 
 
 def test_what_follows_an_access_out_of_bounds_gets_the_patience_only():
-    body = "st.global.b32 [%p0+64], %r0; mov.b32 %r1, 0x7FFFFFFF;\n" + COUNTED.format(compare="lt.s32")
+    body = "st.global.b32 [%p0+64], %t; mov.b32 %r1, 0x7FFFFFFF;\n" + COUNTED.format(compare="lt.s32")
     report = run(body, torch.zeros(1), patience=0.1)
     assert report.status == "stopped"
     assert report.notes == ["stopped a while after its first access out of bounds, before it ended"]
