@@ -164,9 +164,14 @@ def drawn_halves(seed: int, number: int) -> Case:
     batch, heads_kv, dim = draw.choice((1, 1, 2, 3)), draw.choice((1, 2)), draw.choice(HALVES_DIMS)
     lengths_q = tuple(_length(draw) for _ in range(batch))
     lengths_k = draw.choice((lengths_q, tuple(draw.randint(1, MOST) for _ in range(batch))))
-    mask, kind = _mask(draw, min(lengths_q))
-    while kind == "bits":
-        mask, kind = _mask(draw, min(lengths_q))
+    wholes = range(TILE, min(lengths_q), TILE)  # no half of a listed tile is without an unmasked pair
+    mask, kind = draw.choice(
+        (
+            (Full(), "none"),
+            (Causal("top_left"), draw.choice(("band", "intervals"))),
+            (Window(draw.choice(wholes) - 1, 0, "top_left"), "band"),
+        )
+    )
     variant: dict[str, Any] = {
         "mask": kind,
         "tile_n": TILE // 2,
