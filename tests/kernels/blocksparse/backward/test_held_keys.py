@@ -77,7 +77,7 @@ def test_gradients_are_right_with_runs_at_head_dim_96():
     [(128, (("held_columns", 24),)), (128, (("depth", 96), ("held_columns", 112))), (128, (("held_columns", -16),))],
 )
 def test_other_numbers_of_columns_are_refused(dim, tuning):
-    with pytest.raises(ValueError, match="held_columns needs the transposed loop, and a multiple of 16"):
+    with pytest.raises(ValueError, match="held_columns needs the transposed loop, or exchanges, and a multiple of 16"):
         choose_tiling(variant(dim, deterministic=True, tuning=tuning), ARCH)
     with pytest.raises(ValueError, match="held_columns needs the transposed loop"):
         choose_tiling(variant(128, tuning=(("held_columns", 16), ("transposed", 0))), ARCH)

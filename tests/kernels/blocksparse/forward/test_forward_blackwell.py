@@ -89,8 +89,7 @@ def test_products_are_of_tensor_memory_and_tiles_by_tma_or_portable(dim, tma):
         assert form not in ptx
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("mask", daily(MASKS, ["band"]))
 def test_arrays_of_a_thread_stay_in_registers(mask):
     assert ".local" not in ptx_of(variant(128, mask=mask), ARCH)
 
@@ -205,8 +204,7 @@ def test_two_ctas_share_the_tensor_memory_of_an_sm():
     check(case((300,), (300,), dim=64, mask="band"), warp_schedule="random", ctas_per_sm=2, resident_ctas=4)
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", daily(range(40), [3]))
 def test_random_problems_under_random_schedules_are_right(seed):
     of = drawn(seed, products="tcgen05", tile_m=128)
     check(of, warp_schedule="random", seed=seed, resident_ctas=1 + seed % 4)
@@ -246,7 +244,7 @@ def test_rows_after_a_sequence_may_hold_anything(packed, value):
 def test_rows_after_a_sequence_are_not_written(packed, tma):
     """Of a padded layout those up to the longest sequence, which no sequence has; of a packed one what lies before and
     after all sequences. The first sequence ends within a tile, the second one with a tile."""
-    p = problem(case((140, 256), (70, 70), 2, 1, packed=packed, dim=40, tuning=() if tma else (("tma", 0),)), DEVICE)
+    p = problem(case((140, 256), (70, 70), 2, 1, packed=packed, dim=40, tuning=(("tma", tma),)), DEVICE)
     shape = p.o.shape
     around = torch.full((shape[0] + 2, *shape[1:]) if packed else (shape[0], shape[1] + 2, *shape[2:]), torch.nan)
     around = torch.nn.functional.pad(around, (0, 24), value=torch.nan).to(p.o)
