@@ -15,7 +15,13 @@ import torch
 from torch import Tensor
 
 from kernels.blocksparse.compile.runtime import arch_of, launch
-from kernels.blocksparse.launch.backward_tuning import Tuning, backward_tuning, has_ordered_runs, keys_of
+from kernels.blocksparse.launch.backward_tuning import (
+    Tuning,
+    backward_tuning,
+    has_ordered_runs,
+    keys_of,
+    may_exchange,
+)
 from kernels.blocksparse.launch.by_length import (
     order_of_keys,
     order_of_partials,
@@ -387,6 +393,10 @@ def backward_launches(
     if main.deterministic and ("runs", 1) in main.tuning and not has_ordered_runs(blocks, keys):
         raise ValueError(
             f"tuning: with ordered adds runs need a full mask of padded sequences of {blocks.tile_n} keys or a multiple"
+        )
+    if ("exchanges", 1) in main.tuning and (q.dim() == 3 or not may_exchange(blocks)):
+        raise ValueError(
+            "tuning: exchanges needs padded sequences, and lists and a schedule that keep the halves of a tile of keys"
         )
     if main.products == "tcgen05":
         main = for_operands(main, q, k, v, do)

@@ -156,6 +156,15 @@ def test_other_kernels_do_not_exchange(wrong, changed):
         choose_tiling(replace(variant(192), **changed), ARCH)
 
 
+@pytest.mark.parametrize(
+    "options", [{"packed": True}, {"mask": "random"}, {"schedule": "permutation", "mask": "random"}]
+)
+def test_lists_without_halves_are_refused(options):
+    """Where a caller gives the tuning."""
+    with pytest.raises(ValueError, match="tuning: exchanges needs padded sequences"):
+        run(problem_of((128,), (128,), tuning=(("depth", 192), ("exchanges", 1)), **options))
+
+
 def variant(depth: int, deterministic: bool = False) -> Variant:
     tuning = (("depth", depth), ("exchanges", 1))
     return Variant("backward", "bfloat16", 256, 128, 64, "none", deterministic, products="wgmma", tuning=tuning)
