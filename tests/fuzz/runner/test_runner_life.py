@@ -25,12 +25,8 @@ SCRIPT = """
 import signal, sys, threading
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background may have it ignored
 sys.path[:0] = [{root!r}, {here!r}]
-import warm_start
 from runner_tools import case, runner
-from fuzz.process import fork_server
 from fuzz.runner import Limits
-if warm_start.POSSIBLE and len(names) > 1:
-    fork_server.start = warm_start.start
 names = {names!r}
 runners = [runner(limits=Limits(floor=60.0)) for name in names]
 for found in runners:
