@@ -42,15 +42,23 @@ def loaded(variant: Variant, arch: str = "sm_80", injection: Injection = NO_INJE
 
 
 def gradients(
-    problem: Problem, emulator: Emulator | None = None, arch: str = "sm_80", injection: Injection = NO_INJECTION
+    problem: Problem,
+    emulator: Emulator | None = None,
+    arch: str = "sm_80",
+    injection: Injection = NO_INJECTION,
+    anew: str = "",
 ) -> tuple[dict[str, torch.Tensor], list[Report]]:
-    """The three kernels' results; `reports` of those that ran, up to the first that did not finish."""
+    """The three kernels' results; `reports` of those that ran, up to the first that did not finish. anew: the kind of a
+    kernel that is traced once more, with functions that a test has replaced."""
     emulator = replace(emulator or Emulator(resident_ctas=4), strict=False)
     reports: list[Report] = []
 
     def launch(variant: Variant, values: Values) -> None:
         if not reports or reports[-1].status == "finished":
-            kernel = loaded(variant, arch, injection.part(variant.kind))
+            if variant.kind == anew:
+                kernel = emulator.load(build(variant, arch))
+            else:
+                kernel = loaded(variant, arch, injection.part(variant.kind))
             reports.append(kernel(*ordered(variant.kind, values), emulator=emulator))
 
     out, _ = backward_problems.run(problem, launch)

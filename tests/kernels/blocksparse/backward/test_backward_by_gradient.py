@@ -260,16 +260,8 @@ def test_planted_bugs_of_turns_are_seen(bug, monkeypatch):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, other)
 
-    def launch(of: Variant, values: Any) -> None:
-        if not reports or reports[-1].status == "finished":
-            compiled = loaded(of, ARCH)
-            if of.kind == "backward":
-                compiled = Emulator(strict=False, checks=ALL_CHECKS).load(build(of, ARCH))
-            emulator = Emulator(strict=False, resident_ctas=3, checks=ALL_CHECKS, warp_schedule="random", seed=3)
-            reports.append(compiled(*ordered(of.kind, values), emulator=emulator))
-
-    reports: list[Any] = []
-    run_problem(make(STAGGERED), launch)
+    emulator = Emulator(resident_ctas=3, checks=ALL_CHECKS, warp_schedule="random", seed=3)
+    _, reports = gradients(make(STAGGERED), emulator, ARCH, anew="backward")
     said = {r.status for r in reports} | {finding.kind for r in reports for finding in r.findings}
     assert any(one.startswith(kind) for one in said), said
 
@@ -282,16 +274,8 @@ def _drain_nothing(w) -> None:
 def test_dk_and_dv_are_stored_when_dq_has_been_read_from_their_place(monkeypatch):
     """Up to head dim 192 a piece of dQ lies in K's and V's tiles: NOTE [dQ at once]."""
     monkeypatch.setattr(mainloop, "drain_dq", _drain_nothing)
-    reports: list[Any] = []
-
-    def launch(of: Variant, values: Any) -> None:
-        compiled = loaded(of, ARCH)
-        if of.kind == "backward":
-            compiled = Emulator(strict=False, checks=ALL_CHECKS).load(build(of, ARCH))
-        emulator = Emulator(strict=False, checks=ALL_CHECKS)
-        reports.append(compiled(*ordered(of.kind, values), emulator=emulator))
-
-    run_problem(make(of((64,), (64,), dim=192, tuning=(("depth", 192),))), launch)
+    problem = make(of((64,), (64,), dim=192, tuning=(("depth", 192),)))
+    _, reports = gradients(problem, Emulator(checks=ALL_CHECKS), ARCH, anew="backward")
     assert "race: write over an unordered read" in {finding.kind for finding in reports[1].findings}
 
 

@@ -13,8 +13,7 @@ pytest.importorskip("cutlass")
 pytest.importorskip("llvmlite")
 
 from backward_problems import Spec, errors, make
-from backward_problems import run as run_problem
-from blocksparse_runs import gradients, loaded
+from blocksparse_runs import gradients
 from covering import daily, nightly_unless
 from cutlass import cute
 
@@ -23,10 +22,8 @@ from fuzz.devices.emulator.config import ALL_CHECKS
 from kernels.blocksparse.backward.by_gradient import exchange
 from kernels.blocksparse.backward.tiling import SHARED_MEMORY, choose_tiling
 from kernels.blocksparse.common.bulk import send_run
-from kernels.blocksparse.compile.build import build
 from kernels.blocksparse.launch.backward import backward_variants
 from kernels.blocksparse.lists.halves import halve_keys
-from kernels.blocksparse.spec.signature import ordered
 from kernels.blocksparse.spec.variant import Variant
 
 ARCH = "sm_90a"
@@ -219,17 +216,8 @@ def test_planted_bugs_are_seen(bug, monkeypatch):
     kind, name, other = BUGS[bug]
     monkeypatch.setattr(exchange, name, other)
     problem = problem_of((256,), (128,))
-    reports: list[Any] = []
-
-    def launch(of: Variant, values: Any) -> None:
-        if not reports or reports[-1].status == "finished":
-            compiled = loaded(of, ARCH)
-            if of.kind == "backward":
-                compiled = Emulator(strict=False, checks=CHECKS).load(build(of, ARCH))
-            emulator = Emulator(strict=False, resident_ctas=4, checks=CHECKS, warp_schedule="random", seed=3)
-            reports.append(compiled(*ordered(of.kind, values), emulator=emulator))
-
-    out, _ = run_problem(problem, launch)
+    emulator = Emulator(resident_ctas=4, checks=CHECKS, warp_schedule="random", seed=3)
+    out, reports = gradients(problem, emulator, ARCH, anew="backward")
     said = {r.status for r in reports} | {finding.kind for r in reports for finding in r.findings}
     if kind == "wrong":
         assert said == {"finished"} and errors(problem, out)["dq"] > 1
