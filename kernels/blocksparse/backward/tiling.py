@@ -30,7 +30,7 @@ OF_RUNS = ("band", "intervals")  # masks whose rows are runs of blocks; others' 
 STEP_GROUPS = 2  # alike with 1 where units are few, slower for short rows: docs/performance/log.md
 MMA_REGISTERS, SEMAPHORE_REGISTERS = 240, 24  # of a thread, beside semaphore warps; launched with 168
 HELD = {96: 64, 128: 32}  # depth → columns of K and V that registers have room for, in the kernel of 128
-HELD_BESIDE_EXCHANGE = 96  # the same where CTAs exchange dS
+HELD_BESIDE_EXCHANGE = 96  # the same where CTAs exchange dS, up to head dim 192
 DQ_COLUMNS = 64  # of a piece of dQ where each warpgroup has a gradient
 
 # Shared memory that one CTA may have, in bytes (CUDA C++ programming guide, compute capabilities).
@@ -146,6 +146,12 @@ class Tiling:
         return self.by_gradient and not self.exchanges and 0 < self.depth <= self.dim - DQ_COLUMNS
 
     @property
+    def dq_in_p(self) -> bool:
+        """True where the warpgroup of dV leaves its dQ of a step in P's buffer: CTAs that exchange dS beyond head dim
+        192. NOTE [exchanged dS] of by_gradient/exchange.py."""
+        return self.exchanges and not 0 < self.depth <= self.dim - DQ_COLUMNS
+
+    @property
     def steps(self) -> int:
         """Iterations per block."""
         return self.tile_m // self.step_m
@@ -172,6 +178,7 @@ class Tiling:
         # a piece of dQ for each warpgroup, or one and columns of the peer's K; P; Q's second stage beside one of dO
         if self.by_gradient:
             sums = 4 * self.step_m * (2 * DQ_COLUMNS + self.tile_n) + 2 * self.step_m * (self.dim + 2)
+            sums += 2 * self.step_m * self.tile_n * self.dq_in_p  # the peer's dS
         if self.persistent or self.step_groups:
             sums += 2 * self.stage_rows * (self.dim + 2) * (self.stages_q - self.stages)
         scores = self.stages_p * (not self.transposed) + self.stages_ds
@@ -193,7 +200,7 @@ def columns_of_dq(tiling: Tiling, group: int) -> int:
     """Columns of dQ that a multiplying warpgroup computes, of its half of them, where each has a gradient: those that
     the head dim has. Of CTAs that exchange dS: those of one CTA."""
     if tiling.exchanges:
-        return (64, 32)[group]
+        return 64 if tiling.dq_in_p else (64, 32)[group]
     half = tiling.dim // 2
     return max(0, min(half, (tiling.depth or tiling.dim) - group * half))
 
@@ -221,7 +228,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     splits      1: tiles of the transposed loop may be split, with atomic adds
     depth       by wgmma: `Tiling.depth`, a multiple of 16 and at least the head dim
     held_columns  `Tiling.held_columns`, a multiple of 16
-    exchanges   1: `Tiling.exchanges`, for a depth of 144 to 192 without a soft cap
+    exchanges   1: `Tiling.exchanges`, for a depth of 144 to 256 without a soft cap
     stages_p    1 or 2 buffers of P in the straight loop, for tiles of 64 keys
     releaser    which warp releases the straight loop's semaphores: one of the third warpgroup (1), or of those that
                 multiply (0)
@@ -249,10 +256,10 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
         raise ValueError(f"variant.tuning: depth needs a multiple of 16 up to {dim}, and products 'wgmma', got {depth}")
     held = overrides.pop("held_columns", None)
     exchanges = overrides.pop("exchanges", 0)
-    tiling = replace(_tiling_of(variant, overrides, arch, capacity), exchanges=bool(exchanges))
+    tiling = replace(_tiling_of(variant, overrides, arch, capacity), exchanges=bool(exchanges), depth=depth)
     if exchanges not in (0, 1) or (exchanges and not may_exchange(variant, depth)):
         raise ValueError(
-            "variant.tuning: exchanges is 0 or 1, and needs products 'wgmma', tiles of 64 keys, a depth of 144 to 192 "
+            "variant.tuning: exchanges is 0 or 1, and needs products 'wgmma', tiles of 64 keys, a depth of 144 to 256 "
             f"and no soft cap, got {exchanges}, {variant.products!r}, {variant.tile_n}, {depth} and "
             f"{'a' if variant.softcap else 'no'} soft cap"
         )
@@ -264,13 +271,13 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
         )
     if held is None:
         held = _held_columns(variant, tiling, depth or dim) if may_hold else 0
-    return replace(tiling, depth=depth, held_columns=held)
+    return replace(tiling, held_columns=held)
 
 
 def may_exchange(variant: Variant, depth: int) -> bool:
     """True where a kernel of this depth may have `Tiling.exchanges`."""
     by_gradient = variant.products == "wgmma" and (variant.dim_padded, variant.tile_n) == (256, 64)
-    return by_gradient and variant.kind == "backward" and 128 < depth <= 192 and not variant.softcap
+    return by_gradient and variant.kind == "backward" and not 0 < depth <= 128 and not variant.softcap
 
 
 def _number_of(arch: str) -> int:
@@ -428,7 +435,7 @@ def _held_columns(variant: Variant, tiling: Tiling, depth: int) -> int:
     """`Tiling.held_columns` of the transposed loop. None where a soft cap needs the registers, or at head dim 128 steps
     of 80 queries; of its other kernels those with ordered adds are faster with some."""
     if tiling.exchanges:
-        return HELD_BESIDE_EXCHANGE
+        return 0 if tiling.dq_in_p else HELD_BESIDE_EXCHANGE
     if tiling.dim != 128 or variant.softcap or (depth == 128 and (tiling.runs or not variant.deterministic)):
         return 0
     return HELD.get(depth, 0)

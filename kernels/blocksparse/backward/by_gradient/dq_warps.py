@@ -106,7 +106,7 @@ def add_half(w, half: Int32, group: cutlass.Constexpr, needed: Boolean) -> None:
 def add_columns(w, step: Int32, group: cutlass.Constexpr) -> None:
     """Starts adding a step's dQ of a warpgroup whose CTA exchanges dS, as a bulk group."""
     tiling = w.tiling
-    before = (exchange.first_column(w.rank, group) - group * (tiling.dim // GROUPS)) * tiling.step_m
+    before = (exchange.first_column(tiling, w.rank, group) - group * (tiling.dim // GROUPS)) * tiling.step_m
     add_runs(w, step, group, before, [(buffer_of(w, group), exchange.floats_to_add(tiling, w.rank, group))])
 
 

@@ -6,9 +6,13 @@ NOTE [exchanged dS] Both CTAs come to the same steps. Each multiplies dQ for the
 so a step's dQ is added once for 128 keys, not for 64. For that a CTA has the peer's K in these columns, copied once
 from the peer's shared memory, and gets the peer's dS of each step by a bulk copy which the peer issues.
 
-    columns of dQ       warpgroup of dK     warpgroup of dV
-    first CTA           0 to 63             64 to 95
-    second CTA          128 to 191          96 to 127
+    columns of dQ       up to head dim 192: dK's warpgroup, dV's    beyond it: dV's warpgroup, dK's
+    first CTA           0 to 63, 64 to 95                           0 to 63, 64 to 127
+    second CTA          128 to 191, 96 to 127                       128 to 191, 192 to 255
+
+Up to head dim 192 the last columns of K's and V's tiles, which no product reads, have room for dQ of the warpgroup of
+dV and for the peer's dS. Beyond it that warpgroup leaves dQ in P's buffer (`Tiling.dq_in_p`): dS of the step, which it
+awaits before dQ, was made from P. It writes P of the next step when its dQ warp has read dQ.
 
 A step's dS is sent when both warpgroups of the peer have multiplied the one before. Of each CTA's mbarriers
 `peer_keys_full` and `peer_ds_full` say that the peer's K and dS have come; at `peer_ds_empty` the peer's warps tell
@@ -27,24 +31,38 @@ ATOM = 64  # columns of a tile that lie together in shared memory
 PEER_ATOMS = 2  # so many times as many of the peer's K
 
 
-def first_column(rank: Int32, group: int) -> Int32:
+def first_column(tiling: Tiling, rank: Int32, group: int) -> Int32:
     """The first column of dQ of a CTA's warpgroup."""
-    return 64 + 32 * rank if group else 128 * rank
+    if tiling.dq_in_p:
+        return 2 * ATOM * rank + ATOM * group
+    return ATOM + ATOM // 2 * rank if group else 2 * ATOM * rank
 
 
-def atom_of(rank: Int32, group: int) -> Int32:
+def atom_of(tiling: Tiling, rank: Int32, group: int) -> Int32:
     """The atom of K's columns in which it lies."""
+    if tiling.dq_in_p:
+        return 2 * rank + group
     return Int32(1) if group else 2 * rank
 
 
-def peer_atom_of(rank: Int32, group: int) -> Int32:
-    """The same in what a CTA has of the peer's K, whose first atom is that of the CTA's rank."""
-    return atom_of(rank, group) - rank
+def first_atom(tiling: Tiling, rank: Int32) -> Int32:
+    """The first atom of the columns that a CTA multiplies: the first one of what it has of the peer's K."""
+    return 2 * rank if tiling.dq_in_p else rank
+
+
+def peer_atom_of(tiling: Tiling, rank: Int32, group: int) -> Int32:
+    """`atom_of` in what a CTA has of the peer's K."""
+    return atom_of(tiling, rank, group) - first_atom(tiling, rank)
 
 
 def floats_to_add(tiling: Tiling, rank: Int32, group: int) -> Int32:
     """Floats of a step's dQ of a CTA's warpgroup, in the columns that the head dim has."""
-    columns = Int32(32) if group else ATOM - rank * (3 * ATOM - tiling.depth)
+    depth = tiling.depth or tiling.dim
+    last = ATOM - rank * (-depth % ATOM)  # of the warpgroup that has the head dim's last columns in the second CTA
+    if tiling.dq_in_p:
+        columns = last if group else Int32(ATOM)
+    else:
+        columns = Int32(ATOM // 2) if group else last
     return columns * tiling.step_m
 
 
@@ -80,7 +98,7 @@ def send_keys(w) -> None:
     if w.total > 0:
         cute.arch.mbarrier_wait(w.k_full, 0)
         if cute.arch.lane_idx() == 0:
-            source = w.storage.plainK.iterator + cute.assume(peer * atom, divby=atom)
+            source = w.storage.plainK.iterator + cute.assume(first_atom(w.tiling, peer) * atom, divby=atom)
             target = cute.arch.map_dsmem_ptr(w.storage.plainPeerK.iterator, peer)
             full = cute.arch.map_dsmem_ptr(w.peer_keys_full, peer)
             send_run(target, source, bytes_of_keys(w.tiling), full)

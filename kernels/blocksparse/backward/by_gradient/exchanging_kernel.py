@@ -97,24 +97,29 @@ class ExchangingGroups(GradientGroups):
 
         def product_with(ds, keys, atoms: int) -> GroupThread:
             by_dim = transposed_operand(keys, tile_n, exchange.ATOM, atoms)
-            if group:  # columns 32 to 63 of an atom, in the second CTA
+            if columns:  # half of an atom, the last one in the second CTA
                 start = by_dim.iterator + cute.assume(columns * w.rank, divby=columns)
                 by_dim = cute.make_tensor(start, by_dim.layout)
             return GroupThread(product, w.thread, transposed_operand(ds, tile_n, step_m), by_dim, columns=columns)
 
         w.to_dq = product_with(s.sdS, s.plainK, tiling.dim // exchange.ATOM)
         w.to_peer_dq = product_with(s.sPeerdS, s.plainPeerK, exchange.PEER_ATOMS)
-        w.atom, w.peer_atom = exchange.atom_of(w.rank, group), exchange.peer_atom_of(w.rank, group)
+        w.atom, w.peer_atom = exchange.atom_of(tiling, w.rank, group), exchange.peer_atom_of(tiling, w.rank, group)
 
     def memory_of_dq(self, memory, tiles) -> SimpleNamespace:
-        """A piece of dQ of the warpgroup of dK, the peer's K; in V's last columns, which no product reads, the peer's
-        dS. K's last columns take the piece of the warpgroup of dV."""
-        tiling, dim = self.tiling, self.tiling.dim
-        free = tiles["plainV"].iterator + tiling.tile_n * (dim - exchange.ATOM)
+        """A piece of dQ of the warpgroup of dK, the peer's K and dS. Up to head dim 192 the peer's dS is in V's last
+        columns, and K's take the piece of the warpgroup of dV."""
+        tiling = self.tiling
         peer_keys = staged_layout(tiling.tile_n, exchange.PEER_ATOMS * exchange.ATOM, 1)
+        of_ds = staged_layout(tiling.tile_n, tiling.step_m, 1)
+        if tiling.dq_in_p:
+            peer_ds = memory.tensor(of_ds)
+        else:
+            free = tiles["plainV"].iterator + tiling.tile_n * (tiling.dim - exchange.ATOM)
+            peer_ds = cute.make_tensor(free, of_ds)
         return SimpleNamespace(
             plainPeerK=memory.tensor(peer_keys)[None, None, 0],
-            sPeerdS=cute.make_tensor(free, staged_layout(tiling.tile_n, tiling.step_m, 1))[None, None, 0],
+            sPeerdS=peer_ds[None, None, 0],
             **super().memory_of_dq(memory, tiles).__dict__,
         )
 

@@ -167,7 +167,7 @@ def hand_overs(w, group: int) -> list[range]:
 def shares_tiles(w, group: int) -> bool:
     """True where a warpgroup leaves a part of its dQ in K's and V's tiles."""
     if w.tiling.exchanges:
-        return bool(group)
+        return bool(group) and not w.tiling.dq_in_p
     return len(hand_overs(w, group)[0]) > 1
 
 
@@ -175,7 +175,8 @@ def shares_tiles(w, group: int) -> bool:
 def hand_over_dq(w, rdQ: cute.Tensor, step: Int32, pieces: cutlass.Constexpr) -> None:
     """Leaves pieces (a range) of a warpgroup's dQ of a step in shared memory for a dQ warp, in the order of NOTE [dQ
     accumulator]."""
-    turns.await_dq(DqBarrier.EMPTY, w.group)
+    if cutlass.const_expr(not in_p(w)):
+        turns.await_dq(DqBarrier.EMPTY, w.group)
     given = pieces.start * w.tiling.step_m * DQ_COLUMNS // WARPGROUP
     for start, floats in runs_of_dq(w, w.group, pieces):
         own = floats // WARPGROUP
@@ -205,9 +206,17 @@ def runs_of_dq(w, group: int, pieces: range) -> list[tuple[cute.Pointer, int]]:
     return runs
 
 
+def in_p(w) -> bool:
+    """True for the warpgroup of dV where it leaves its dQ in P's buffer. It awaits that this has been read before it
+    writes P."""
+    return w.tiling.dq_in_p and w.group == 0
+
+
 def buffer_of(w, group: int) -> cute.Pointer:
     """A warpgroup's buffer for a piece of dQ. Where CTAs exchange dS, that of the warpgroup of dV is in K's last
-    columns, which no product reads."""
+    columns, which no product reads, or P's."""
+    if w.tiling.dq_in_p:
+        return w.storage.sdQ.iterator if group else w.storage.sP.iterator
     if w.tiling.exchanges and group:
         last = w.tiling.tile_n * (w.tiling.dim - DQ_COLUMNS)
         return cute.recast_ptr(w.storage.plainK.iterator + last, dtype=Float32)
@@ -238,6 +247,8 @@ def full_in_turn(half: Int32) -> Int32:
 def give_p(w, rP: cute.Tensor) -> None:
     """Leaves P, or under a soft cap P times the slope, in shared memory for the warpgroup of dK, whose threads hold
     the same places of dP."""
+    if cutlass.const_expr(w.tiling.dq_in_p):
+        turns.await_dq(DqBarrier.EMPTY, w.group)
     here, there = dq_accumulator.fragment_views(rP, p_of_thread(w), WARPGROUP, VECTOR)
     cute.autovec_copy(here, there)
     cute.arch.barrier_arrive(barrier_id=int(Barrier.P), number_of_threads=THREADS)
