@@ -30,7 +30,7 @@ OF_RUNS = ("band", "intervals")  # masks whose rows are runs of blocks; others' 
 STEP_GROUPS = 2  # alike with 1 where units are few, slower for short rows: docs/performance/log.md
 MMA_REGISTERS, SEMAPHORE_REGISTERS = 240, 24  # of a thread, beside semaphore warps; launched with 168
 HELD = {96: 64, 128: 32}  # depth → columns of K and V that registers have room for, in the kernel of 128
-HELD_BESIDE_EXCHANGE = 96  # the same where CTAs exchange dS, up to head dim 192
+HELD_BESIDE_EXCHANGE = 96, 64  # the same where CTAs exchange dS, up to head dim 192 and beyond
 DQ_COLUMNS = 64  # of a piece of dQ where each warpgroup has a gradient
 
 # Shared memory that one CTA may have, in bytes (CUDA C++ programming guide, compute capabilities).
@@ -435,7 +435,7 @@ def _held_columns(variant: Variant, tiling: Tiling, depth: int) -> int:
     """`Tiling.held_columns` of the transposed loop. None where a soft cap needs the registers, or at head dim 128 steps
     of 80 queries; of its other kernels those with ordered adds are faster with some."""
     if tiling.exchanges:
-        return 0 if tiling.dq_in_p else HELD_BESIDE_EXCHANGE
+        return HELD_BESIDE_EXCHANGE[tiling.dq_in_p]
     if tiling.dim != 128 or variant.softcap or (depth == 128 and (tiling.runs or not variant.deterministic)):
         return 0
     return HELD.get(depth, 0)

@@ -15,6 +15,7 @@ Tuning = tuple[tuple[str, int], ...]
 
 CAPPED: Tuning = (("step_m", 64),)  # at head dim 64 with a soft cap: steps of 128 queries would spill registers
 RUNS: Tuning = (("runs", 1),)  # which masks that are rows of adjacent blocks have by default, with atomic adds
+UNEXCHANGED = 208  # depth at which atomic adds are faster without an exchange of dS: docs/performance/log.md
 NARROW = 1024  # keys of a window: of wider ones runs of tiles in steps of 80 queries are faster
 
 
@@ -25,7 +26,8 @@ def backward_tuning(
     dQ are; keys: as `keys_of` says. packed: sequences are, whose launch order clusters do not have."""
     found = tuning_of_loop(blocks, padded, softcap, ordered, keys)
     depth = depth_of(dim, padded)
-    if may_exchange(blocks) and padded == 256 and not 0 < depth <= 128 and not (softcap or packed):
+    exchanges = padded == 256 and not 0 < depth <= 128 and (ordered or depth != UNEXCHANGED)
+    if exchanges and may_exchange(blocks) and not (softcap or packed):
         found = (*found, ("exchanges", 1))
     return tuple(sorted((*found, ("depth", depth)))) if depth else found
 

@@ -19,8 +19,11 @@ from cutlass import cute
 
 from fuzz.devices.emulator import Emulator
 from fuzz.devices.emulator.config import ALL_CHECKS
-from kernels.blocksparse.backward.by_gradient import exchange
-from kernels.blocksparse.backward.tiling import SHARED_MEMORY, choose_tiling
+from kernels.blocksparse.backward import dq_accumulator
+from kernels.blocksparse.backward.by_gradient import exchange, exchanging_mainloop, mainloop
+from kernels.blocksparse.backward.tiling import SHARED_MEMORY, THREADS, choose_tiling
+from kernels.blocksparse.backward.transposed import turns
+from kernels.blocksparse.backward.wgmma import WARPGROUP
 from kernels.blocksparse.common.bulk import send_run
 from kernels.blocksparse.launch.backward import backward_variants
 from kernels.blocksparse.lists.halves import halve_keys
@@ -85,8 +88,19 @@ CASES = {
     "steps of tiles of 64 queries": ((200,), (200,), {"tile_m": 64}),
     "float32 gradients of slices": ((200,), (180,), {"float32": True, "view": True}),
     "float16": ((200,), (180,), {"dtype": torch.float16}),
+    "full, head dim 256": ((256,), (256,), {"dim": 256}),
+    "causal, head dim 256": ((300,), (250,), {"mask": "causal", "dim": 256}),
+    "ragged, head dim 256": ((256, 130, 40), (250, 60, 140), {"mask": "causal", "dim": 256}),
+    "descending, head dim 256": ((130, 256), (140, 330), {"mask": "causal", "schedule": "descending", "dim": 256}),
+    "window, head dim 224": ((256,), (256,), {"mask": "window", "dim": 224}),
+    "documents, head dim 232": ((256,), (256,), {"mask": "documents", "dim": 232}),
+    "no second half, head dim 250": ((200,), (60,), {"dim": 250}),
+    "grouped heads, head dim 256": ((130,), (200,), {"heads": (4, 2), "dim": 256}),
+    "units with sums of their own, head dim 256": ((130,), (180,), {"heads": (4, 2), "group_split": 2, "dim": 256}),
+    "steps of tiles of 64 queries, head dim 256": ((200,), (200,), {"tile_m": 64, "dim": 256}),
+    "float32 gradients of slices, head dim 256": ((200,), (180,), {"float32": True, "view": True, "dim": 256}),
 }
-DAILY = {"causal, head dim 160": False, "ragged": True, "units with sums of their own": False, "three halves": True}
+DAILY = {"full, head dim 256": False, "ragged, head dim 256": True, "causal, head dim 160": False, "ragged": True, "units with sums of their own": False, "three halves": True}
 
 
 @pytest.mark.parametrize(
@@ -101,9 +115,18 @@ def test_gradients_are_right_and_nothing_is_found(name, deterministic):
     check(problem, warp_schedule=schedule, seed=len(name))
 
 
+@pytest.mark.parametrize("deterministic", [nightly_unless(False, ordered) for ordered in (False, True)])
+def test_head_dim_208(deterministic):
+    """Whose atomic adds the launcher has without an exchange."""
+    tuning = (("depth", 208), ("exchanges", 1))
+    problem = problem_of((300,), (250,), mask="causal", dim=208, deterministic=deterministic, tuning=tuning)
+    check(problem, warp_schedule="random", seed=8)
+
+
+@pytest.mark.parametrize("dim", [192, nightly_unless(False, 256)])
 @pytest.mark.parametrize("schedule", ["ascending", nightly_unless(False, "descending")])
-def test_ordered_gradients_have_the_same_bits_in_every_schedule(schedule):
-    problem = problem_of((256,), (330,), mask="causal", deterministic=True, schedule=schedule)
+def test_ordered_gradients_have_the_same_bits_in_every_schedule(schedule, dim):
+    problem = problem_of((256,), (330,), mask="causal", deterministic=True, schedule=schedule, dim=dim)
     first = check(problem, warp_schedule="in_order")
     for seed, warps in enumerate(("random", "oldest_last")):
         again = check(problem, warp_schedule=warps, seed=seed, resident_ctas=2)
@@ -113,7 +136,8 @@ def test_ordered_gradients_have_the_same_bits_in_every_schedule(schedule):
 @pytest.mark.nightly
 def test_planned_orders_and_reversed_groups_have_the_same_bits():
     """Under a permutation, where a tile may have one half alone, and in a reversed group."""
-    for options in ({"schedule": "permutation"}, {"schedule": "permutation", "reverses": True, "pairs": 1}):
+    reversed_group = {"schedule": "permutation", "reverses": True, "pairs": 1}
+    for options in ({"schedule": "permutation"}, reversed_group, {**reversed_group, "dim": 256}):
         problem = problem_of((256, 256), (450, 450), mask="causal", deterministic=True, **options)
         first = check(problem, warp_schedule="in_order")
         again = check(problem, warp_schedule="random", seed=5, resident_ctas=2)
@@ -123,7 +147,10 @@ def test_planned_orders_and_reversed_groups_have_the_same_bits():
 def test_the_launcher_takes_it_where_both_halves_of_tiles_have_the_same_blocks():
     assert exchanges(problem_of((128,), (128,), dim=136))
     assert exchanges(problem_of((128,), (128,), mask="documents"))
+    assert exchanges(problem_of((128,), (128,), dim=256))
+    assert exchanges(problem_of((128,), (128,), dim=208, deterministic=True))
     assert not exchanges(problem_of((128,), (128,), dim=208))
+    assert not exchanges(problem_of((128,), (128,), dim=256, softcap=5.0))
     assert not exchanges(problem_of((128,), (128,), mask="random"))
     assert not exchanges(problem_of((128,), (128,), softcap=5.0))
     assert not exchanges(problem_of((128,), (128,), packed=True))
@@ -131,10 +158,10 @@ def test_the_launcher_takes_it_where_both_halves_of_tiles_have_the_same_blocks()
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
-@pytest.mark.parametrize("depth", range(144, 193, 16))
+@pytest.mark.parametrize("depth", range(144, 257, 16))
 def test_its_shared_memory_is_what_an_sm_has(depth, deterministic):
     tiling = choose_tiling(variant(depth, deterministic), ARCH)
-    assert tiling.exchanges and tiling.held_columns == 96
+    assert tiling.exchanges and tiling.held_columns == (96 if depth <= 192 else 64)
     assert tiling.shared_bytes <= SHARED_MEMORY[90]
 
 
@@ -142,7 +169,6 @@ def test_its_shared_memory_is_what_an_sm_has(depth, deterministic):
     ("wrong", "changed"),
     [
         ("depth", {"tuning": (("depth", 128), ("exchanges", 1))}),
-        ("depth", {"tuning": (("depth", 208), ("exchanges", 1))}),
         ("soft cap", {"softcap": True}),
         ("0 or 1", {"tuning": (("depth", 192), ("exchanges", 2))}),
         ("tiles of 64 keys", {"tile_n": 128, "dim_padded": 128, "tuning": (("exchanges", 1),)}),
@@ -200,6 +226,15 @@ def _send_own_columns(w) -> None:
         cute.arch.sync_warp()
 
 
+@cute.jit
+def _give_p_and_wait(w, rP: cute.Tensor) -> None:
+    """`mainloop.give_p`, but the warpgroup waits for its dQ warp when it has written P, not before."""
+    here, there = dq_accumulator.fragment_views(rP, mainloop.p_of_thread(w), WARPGROUP, mainloop.VECTOR)
+    cute.autovec_copy(here, there)
+    turns.await_dq(turns.DqBarrier.EMPTY, w.group)
+    cute.arch.barrier_arrive(barrier_id=int(mainloop.Barrier.P), number_of_threads=THREADS)
+
+
 # bug → (what is seen, the function of exchange.py, what it does instead)
 BUGS: dict[str, tuple[str, str, Any]] = {
     "dS is sent before the peer has read the last one": ("race", "await_leave", _await_nothing),
@@ -211,11 +246,23 @@ BUGS: dict[str, tuple[str, str, Any]] = {
 }
 
 
+@pytest.mark.parametrize("dim", [192, nightly_unless(False, 256)])
 @pytest.mark.parametrize("bug", daily(list(BUGS), list(BUGS)[:2]))
-def test_planted_bugs_are_seen(bug, monkeypatch):
+def test_planted_bugs_are_seen(bug, dim, monkeypatch):
     kind, name, other = BUGS[bug]
     monkeypatch.setattr(exchange, name, other)
-    problem = problem_of((256,), (128,))
+    see(problem_of((256,), (128,), dim=dim), kind)
+
+
+@pytest.mark.nightly
+def test_p_written_over_dq_that_is_not_read_yet_is_seen(monkeypatch):
+    """Beyond head dim 192, where both have one buffer."""
+    monkeypatch.setattr(exchanging_mainloop, "give_p", _give_p_and_wait)
+    see(problem_of((256,), (128,), dim=256), "race")
+
+
+def see(problem: Any, kind: str) -> None:
+    """Runs the backward kernel with functions that a test has replaced. kind: "wrong", or of what is seen."""
     emulator = Emulator(resident_ctas=4, checks=CHECKS, warp_schedule="random", seed=3)
     out, reports = gradients(problem, emulator, ARCH, anew="backward")
     said = {r.status for r in reports} | {finding.kind for r in reports for finding in r.findings}
