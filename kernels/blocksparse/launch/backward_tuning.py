@@ -26,10 +26,16 @@ def backward_tuning(
     dQ are; keys: as `keys_of` says. packed: sequences are, whose launch order clusters do not have."""
     found = tuning_of_loop(blocks, padded, softcap, ordered, keys)
     depth = depth_of(dim, padded)
-    exchanges = padded == 256 and not 0 < depth <= 128 and (ordered or depth != UNEXCHANGED)
-    if exchanges and may_exchange(blocks) and not (softcap or packed):
+    if exchanges_ds(blocks, padded, depth, softcap, ordered, packed):
         found = (*found, ("exchanges", 1))
     return tuple(sorted((*found, ("depth", depth)))) if depth else found
+
+
+def exchanges_ds(blocks: BlockSparse, padded: int, depth: int, softcap: bool, ordered: bool, packed: bool) -> bool:
+    """True where the two CTAs with the halves of a tile of keys exchange dS. depth: as `depth_of` says; the others as
+    for `backward_tuning`."""
+    pays = not 0 < depth <= 128 and (ordered or depth != UNEXCHANGED)
+    return padded == 256 and pays and may_exchange(blocks) and not (softcap or packed)
 
 
 def may_exchange(blocks: BlockSparse) -> bool:

@@ -50,7 +50,7 @@ def backward_pass(
     its shape, any strides, or None. deterministic: None for the faster adds."""
     blocks = backward_lists(q, blocks, products)
     if deterministic is None:
-        deterministic = ordered_adds_are_faster(q, k, blocks, products or fastest_products(q))
+        deterministic = ordered_adds_are_faster(q, k, blocks, products or fastest_products(q), softcap is not None)
     tensors = (dq, dk, dv, q, k, v, o, lse, do, sequences, blocks)
     if grad_lse is None or not grad_lse.numel():  # without queries LSE has none either
         launch_backward.backward(

@@ -3,6 +3,7 @@
 import json
 import statistics
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from kernels.blocksparse.launch import lse_gradient
 from kernels.blocksparse.launch.faster_adds import ordered_adds_are_faster
 from kernels.blocksparse.lists.bands import causal, window
 from kernels.blocksparse.lists.builder import dense
+from kernels.blocksparse.lists.from_mask import from_grid
+from kernels.blocksparse.lists.halves import halve_keys
 from kernels.blocksparse.lists.schedule import Schedule
 from kernels.blocksparse.lists.types import BlockSparse
 from kernels.blocksparse.spec.injection import NO_HOST_INJECTION
@@ -66,6 +69,20 @@ def test_narrow_windows_have_ordered_adds_where_launches_fill_the_multiprocessor
         q = rows(sum(lengths), 1, 16, 128)[0]
         assert ordered_adds_are_faster(q, q, window(lengths, lengths, left=keys - 1), "wgmma") == expected
     assert not ordered(window(8192, 8192, left=511, schedule=Schedule("ascending")), 8192, 2)
+
+
+def test_beyond_head_dim_192_padded_sequences_have_ordered_adds():
+    """Whose backward kernels exchange dS."""
+    length = torch.tensor([512] * 4)
+    for made in (causal, dense, partial(window, left=100)):
+        blocks = halve_keys(made([512] * 4, [512] * 4), length)
+        assert ordered(blocks, 512, 4, dim=256) and ordered(blocks, 512, 4, 2, dim=208)
+        assert not ordered(blocks, 512, 4, dim=192) and not ordered(blocks, 512, 4, dim=256, products="mma")
+        q = rows(512, 4, 16, 256)
+        assert not ordered_adds_are_faster(q, q, blocks, "wgmma", softcap=True)
+        assert not ordered_adds_are_faster(q.flatten(0, 1), q.flatten(0, 1), blocks, "wgmma")
+    at_random = from_grid(torch.rand(1, 1, 4, 4, generator=torch.Generator().manual_seed(0)) < 0.5, 512, 512)
+    assert not ordered(halve_keys(at_random, 512), 512, 1, dim=256)
 
 
 def test_lists_without_ranks_or_with_another_schedule_have_atomic_adds():
