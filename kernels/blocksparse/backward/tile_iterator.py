@@ -15,7 +15,7 @@ from cutlass import Boolean, Int32, Int64, Uint32, cute
 
 from kernels.blocksparse.backward.tiling import ENTRY_STAGES
 from kernels.blocksparse.common.list_reader import BlockList, read
-from kernels.blocksparse.common.sequence_order import SequenceOrder, sequence_at
+from kernels.blocksparse.common.sequence_order import SequenceOrder, sequence_at, sequence_of_pair
 from kernels.blocksparse.common.tile_counter import take_tile_number
 
 
@@ -189,19 +189,29 @@ def place_of(number: Int32, order: Order, counts: Counts):
 @cute.jit
 def place_of_pair(number: Int32, order: Order, counts: Counts):
     """(batch, unit, n_block of the first half) of the cluster that has this number, whose two CTAs have the halves of a
-    tile of keys, each a tile of the lists. Sequences have no order.
+    tile of keys, each a tile of the lists. A number past a sequence's last pair is one past its end.
 
     In positions the halves of a tile are neighbours. A second half that is not there comes behind those that are, so
     that behind its first half pairs begin at odd positions: the one at an even position is a half of each pair.
     """
-    tiles = (counts.n_blocks + 1) // 2
-    first = number // (tiles * order.pairs) * order.pairs
+    most = (counts.n_blocks + 1) // 2
+    first_sequence, sequences, tiles, past = Int32(0), counts.batch, most, Boolean(False)
+    if order.sequences.given:
+        first_sequence, before, tiles = sequence_of_pair(order.sequences, sequences, number // counts.units)
+        number -= before * counts.units
+        sequences = Int32(1)
+        past = number >= tiles * counts.units
+        if past:
+            number = Int32(0)
+    pairs = order.pairs * most // tiles  # so that as many tiles are concurrent in a shorter sequence
+    first = number // (tiles * pairs) * pairs
     number = number - first * tiles
-    concurrent_pairs = cutlass.min(order.pairs, counts.batch * counts.units - first)
+    concurrent_pairs = cutlass.min(pairs, sequences * counts.units - first)
     position = number // concurrent_pairs
     pair = first + number - position * concurrent_pairs
     batch = pair // counts.units
     unit = pair - batch * counts.units
+    batch += first_sequence
     if first >= order.reversed_from:
         position = tiles - 1 - position
     tile = position
@@ -211,6 +221,8 @@ def place_of_pair(number: Int32, order: Order, counts: Counts):
         head_kv = unit // counts.group_split
         at = batch * order.stride_batch + head_kv * order.stride_head + 2 * position
         tile = read(order.positions, at) // 2
+    if past:
+        tile = most
     return batch, unit, 2 * tile
 
 

@@ -46,6 +46,28 @@ def sequence_at(order: SequenceOrder, sequences: Int32, tile: Int32) -> tuple[In
 
 
 @cute.jit
+def pairs_before(order: SequenceOrder, place: Int32) -> Int32:
+    """Pairs of tiles that a launch has for the sequences before this place of the order: for each what its tiles need,
+    and at most one more."""
+    return (read(order.start, place) + place) // 2
+
+
+@cute.jit
+def sequence_of_pair(order: SequenceOrder, sequences: Int32, pair: Int32) -> tuple[Int32, Int32, Int32]:
+    """(number, `pairs_before` it, pairs that its own tiles make, at least 1) of the sequence that has this pair of
+    tiles, as `sequence_at`."""
+    least, end = Int32(0), sequences
+    while end - least > 1:
+        middle = (least + end) // 2
+        if pairs_before(order, middle) <= pair:
+            least = middle
+        else:
+            end = middle
+    tiles = cutlass.max(read(order.start, least + 1) - read(order.start, least), 1)
+    return read(order.sequence, least), pairs_before(order, least), (tiles + 1) // 2
+
+
+@cute.jit
 def tile_at(
     order: SequenceOrder, sequences: Int32, heads: Int32, blocks: Int32, number: Int32
 ) -> tuple[Int32, Int32, Int32]:

@@ -23,6 +23,7 @@ from kernels.blocksparse.launch.backward_tuning import (
     may_exchange,
 )
 from kernels.blocksparse.launch.by_length import (
+    halves_to_launch,
     order_of_keys,
     order_of_partials,
     order_of_queries,
@@ -234,7 +235,7 @@ def backward_variants(
     of_dq = tuple((key.removeprefix("dq_"), value) for key, value in tuning if key.startswith("dq_"))
     tuning = tuple((key, value) for key, value in tuning if not key.startswith("dq_"))
     if products == "wgmma" and not tuning and not (separate_dq and softcap):
-        tuning = backward_tuning(blocks, padded, q.shape[-1], softcap is not None, ordered, keys, q.dim() == 3)
+        tuning = backward_tuning(blocks, padded, q.shape[-1], softcap is not None, ordered, keys)
     return _variants(
         str(q.dtype).removeprefix("torch."),
         padded,
@@ -394,10 +395,9 @@ def backward_launches(
         raise ValueError(
             f"tuning: with ordered adds runs need a full mask of padded sequences of {blocks.tile_n} keys or a multiple"
         )
-    if ("exchanges", 1) in main.tuning and (q.dim() == 3 or not may_exchange(blocks)):
-        raise ValueError(
-            "tuning: exchanges needs padded sequences, and lists and a schedule that keep the halves of a tile of keys"
-        )
+    exchanges = ("exchanges", 1) in main.tuning
+    if exchanges and not may_exchange(blocks):
+        raise ValueError("tuning: exchanges needs lists and a schedule that keep the halves of a tile of keys")
     if main.products == "tcgen05":
         main = for_operands(main, q, k, v, do)
     batch, heads_q, heads_kv, m_blocks = sequences.batch, *heads_of(q, k), blocks.m_blocks
@@ -414,8 +414,8 @@ def backward_launches(
     if not deterministic and positions is None and blocks.lpt is not None and blocks.lpt.columns is not None:
         kind, positions = "permutation", blocks.lpt.columns
     by_length, by_partials = order_of_keys(k, blocks), order_of_partials(k, blocks)
-    launched = n_blocks + n_blocks % 2 if ("exchanges", 1) in main.tuning else n_blocks  # both CTAs of each cluster
-    tiles = tiles_to_launch(by_length, k, blocks.tile_n, batch, launched) * heads_kv * group_split
+    count_tiles = halves_to_launch if exchanges else tiles_to_launch
+    tiles = count_tiles(by_length, k, blocks.tile_n, batch, n_blocks) * heads_kv * group_split
     tiles_of_partials = tiles_to_launch(by_partials, k, blocks.tile_n, batch, of_ctas) * heads_kv
     order_of_rows: Values = {
         **order_values(order_of_queries(q, blocks)),

@@ -20,22 +20,22 @@ NARROW = 1024  # keys of a window: of wider ones runs of tiles in steps of 80 qu
 
 
 def backward_tuning(
-    blocks: BlockSparse, padded: int, dim: int, softcap: bool, ordered: bool, keys: int | None, packed: bool = False
+    blocks: BlockSparse, padded: int, dim: int, softcap: bool, ordered: bool, keys: int | None
 ) -> Tuning:
     """The tuning of a kernel by wgmma. padded: its head dim, `backward_dim` of the problem's, `dim`; ordered: adds to
-    dQ are; keys: as `keys_of` says. packed: sequences are, whose launch order clusters do not have."""
+    dQ are; keys: as `keys_of` says."""
     found = tuning_of_loop(blocks, padded, softcap, ordered, keys)
     depth = depth_of(dim, padded)
-    if exchanges_ds(blocks, padded, depth, softcap, ordered, packed):
+    if exchanges_ds(blocks, padded, depth, softcap, ordered):
         found = (*found, ("exchanges", 1))
     return tuple(sorted((*found, ("depth", depth)))) if depth else found
 
 
-def exchanges_ds(blocks: BlockSparse, padded: int, depth: int, softcap: bool, ordered: bool, packed: bool) -> bool:
+def exchanges_ds(blocks: BlockSparse, padded: int, depth: int, softcap: bool, ordered: bool) -> bool:
     """True where the two CTAs with the halves of a tile of keys exchange dS. depth: as `depth_of` says; the others as
     for `backward_tuning`."""
     pays = not 0 < depth <= 128 and (ordered or depth != UNEXCHANGED)
-    return padded == 256 and pays and may_exchange(blocks) and not (softcap or packed)
+    return padded == 256 and pays and may_exchange(blocks) and not softcap
 
 
 def may_exchange(blocks: BlockSparse) -> bool:

@@ -36,6 +36,12 @@ def tiles_to_launch(order: SequenceOrder | None, x: Tensor, tile: int, sequences
     return sequences * blocks if order is None else x.shape[0] // tile + sequences
 
 
+def halves_to_launch(order: SequenceOrder | None, x: Tensor, tile: int, sequences: int, blocks: int) -> int:
+    """The same where clusters of two CTAs have pairs of tiles: `pairs_before` of common/sequence_order.py."""
+    tiles = tiles_to_launch(order, x, tile, sequences, blocks)
+    return 2 * (sequences * -(-blocks // 2) if order is None else (tiles + sequences) // 2)
+
+
 def order_values(order: SequenceOrder | None, of: str = "") -> dict[str, Tensor | int]:
     """Arguments: the order of the sequences. of: "key_" for the one of tiles of keys, beside another."""
     sequence, start = (0, 0) if order is None else (order.sequence, order.start)

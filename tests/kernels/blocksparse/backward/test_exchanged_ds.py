@@ -26,7 +26,10 @@ from kernels.blocksparse.backward.transposed import turns
 from kernels.blocksparse.backward.wgmma import WARPGROUP
 from kernels.blocksparse.common.bulk import send_run
 from kernels.blocksparse.launch.backward import backward_variants
+from kernels.blocksparse.launch.by_length import order_of_keys
 from kernels.blocksparse.lists.halves import halve_keys
+from kernels.blocksparse.lists.schedule import permutation
+from kernels.blocksparse.lists.write_order import with_order
 from kernels.blocksparse.spec.variant import Variant
 
 ARCH = "sm_90a"
@@ -88,6 +91,13 @@ CASES = {
     "steps of tiles of 64 queries": ((200,), (200,), {"tile_m": 64}),
     "float32 gradients of slices": ((200,), (180,), {"float32": True, "view": True}),
     "float16": ((200,), (180,), {"dtype": torch.float16}),
+    "packed": ((130, 0, 256, 40), (60, 30, 330, 250), {"packed": True, "mask": "causal"}),
+    "packed, one without keys": ((130, 200, 70), (190, 0, 64), {"packed": True}),
+    "packed, descending": ((130, 256), (60, 450), {"packed": True, "mask": "causal", "schedule": "descending"}),
+    "packed, planned": ((130, 256), (60, 450), {"packed": True, "mask": "causal", "schedule": "permutation"}),
+    "packed, grouped heads": ((130, 100), (60, 300), {"packed": True, "heads": (4, 2), "group_split": 2}),
+    "packed, as they come": ((130, 256), (200, 240), {"packed": True, "mask": "causal", "dim": 256}),
+    "packed, head dim 256": ((130, 10, 256), (60, 20, 330), {"packed": True, "mask": "window", "dim": 256}),
     "full, head dim 256": ((256,), (256,), {"dim": 256}),
     "causal, head dim 256": ((300,), (250,), {"mask": "causal", "dim": 256}),
     "ragged, head dim 256": ((256, 130, 40), (250, 60, 140), {"mask": "causal", "dim": 256}),
@@ -100,7 +110,7 @@ CASES = {
     "steps of tiles of 64 queries, head dim 256": ((200,), (200,), {"tile_m": 64, "dim": 256}),
     "float32 gradients of slices, head dim 256": ((200,), (180,), {"float32": True, "view": True, "dim": 256}),
 }
-DAILY = {"full, head dim 256": False, "ragged, head dim 256": True, "causal, head dim 160": False, "ragged": True, "units with sums of their own": False, "three halves": True}
+DAILY = {"packed": True, "packed, head dim 256": False, "full, head dim 256": False, "ragged, head dim 256": True, "causal, head dim 160": False, "ragged": True, "units with sums of their own": False, "three halves": True}
 
 
 @pytest.mark.parametrize(
@@ -144,16 +154,29 @@ def test_planned_orders_and_reversed_groups_have_the_same_bits():
         assert all(torch.equal(first[name], again[name]) for name in first)
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_packed_sequences_by_length_under_a_planned_order(deterministic):
+    """Whose positions have a sequence's own tiles before those past its end."""
+    lens_q, lens_k = (130, 300), (60, 450)
+    problem = make(Spec(lens_q, lens_k, **SHAPE, dim=192, packed=True, mask="causal", deterministic=deterministic))
+    planned = replace(permutation(problem.blocks.lpt.columns), own_first=True)
+    blocks = with_order(replace(problem.blocks, schedule=planned, order=None))
+    problem = replace(problem, blocks=halve_keys(blocks, torch.tensor(lens_k)))
+    assert order_of_keys(problem.operands["k"], problem.blocks) is not None
+    check(problem, warp_schedule="random", seed=9)
+
+
 def test_the_launcher_takes_it_where_both_halves_of_tiles_have_the_same_blocks():
     assert exchanges(problem_of((128,), (128,), dim=136))
     assert exchanges(problem_of((128,), (128,), mask="documents"))
+    assert exchanges(problem_of((128,), (128,), packed=True))
     assert exchanges(problem_of((128,), (128,), dim=256))
     assert exchanges(problem_of((128,), (128,), dim=208, deterministic=True))
     assert not exchanges(problem_of((128,), (128,), dim=208))
     assert not exchanges(problem_of((128,), (128,), dim=256, softcap=5.0))
     assert not exchanges(problem_of((128,), (128,), mask="random"))
     assert not exchanges(problem_of((128,), (128,), softcap=5.0))
-    assert not exchanges(problem_of((128,), (128,), packed=True))
     assert not exchanges(make(Spec((128,), (128,), **{**SHAPE, "dim": 192, "tile_n": 64})))
 
 
@@ -180,11 +203,11 @@ def test_other_kernels_do_not_exchange(wrong, changed):
 
 
 @pytest.mark.parametrize(
-    "options", [{"packed": True}, {"mask": "random"}, {"schedule": "permutation", "mask": "random"}]
+    "options", [{"mask": "random"}, {"mask": "random", "packed": True}, {"schedule": "permutation", "mask": "random"}]
 )
 def test_lists_without_halves_are_refused(options):
     """Where a caller gives the tuning."""
-    with pytest.raises(ValueError, match="tuning: exchanges needs padded sequences"):
+    with pytest.raises(ValueError, match="tuning: exchanges needs lists and a schedule"):
         run(problem_of((128,), (128,), tuning=(("depth", 192), ("exchanges", 1)), **options))
 
 
