@@ -22,8 +22,8 @@ With `--nested` every case has a causal mask over padded sequences of one length
 104 to 128 and from 208 to 256, and lists that say that their rows are nested: their forward kernels run in clusters of
 two CTAs, as those of long causal masks do.
 
-With `--halves` every case has padded sequences, head dim 136 to 192 and lists of halves of tiles of 128 keys, both of
-which have the same blocks: their backward kernels run in clusters of two CTAs that exchange dS.
+With `--halves` every case has head dim 136 to 256 and lists of halves of tiles of 128 keys, both of which have the same
+blocks: their backward kernels run in clusters of two CTAs that exchange dS, but for atomic adds at head dim 208.
 
 The kernels of all cases are compiled first, each once. Then cases are shared among `--jobs` processes. One that has not
 ended all of its cases after `--seconds`, compiling included, is killed, and the cases that it has not told of count as
@@ -66,7 +66,7 @@ from oracles.problem import Dtype, Layout, Problem
 
 TILE, LEAST, MOST = 128, 640, 2700
 FULL_DIMS = (40, 64, 64, 96, 104, 120, 128, 128, 128, 208, 256)
-HALVES_DIMS = (136, 144, 160, 168, 192, 192)
+HALVES_DIMS = (136, 160, 192, 192, 208, 224, 256, 256)
 NESTED_DIMS = (104, 120, 128, 128, 128, 208, 256)
 SMS = 132  # of an H200
 DTYPES: tuple[Dtype, ...] = ("bfloat16", "float16")
@@ -180,7 +180,8 @@ def drawn_halves(seed: int, number: int) -> Case:
         "schedule": draw.choice(("ascending", "descending")),
     }
     heads_q = heads_kv * draw.choice((1, 1, 2, 3))
-    problem = Problem(lengths_q, lengths_k, heads_q, heads_kv, dim, dim, draw.choice(DTYPES), mask=mask)
+    shape = lengths_q, lengths_k, heads_q, heads_kv, dim, dim
+    problem = Problem(*shape, draw.choice(DTYPES), mask=mask, layout=draw.choice(LAYOUTS))
     return Case("blocksparse", problem, Inputs(seed=number), variant, repeats=20 if variant["deterministic"] else 2)
 
 

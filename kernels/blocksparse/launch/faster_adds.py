@@ -1,5 +1,5 @@
 """Which adds to dQ take less time, for callers who leave it open: ordered ones, for short rows and narrow windows on
-Hopper, and beyond head dim 192 for padded sequences.
+Hopper, and where two CTAs exchange dS.
 
 Ordered adds wait for semaphores. But nothing is zeroed before them, as the first one of a tile stores (NOTE [first add]
 of backward/dq_accumulator.py), which saves the more the fewer blocks a tile of dQ has. Measured on an H200 with 256 to
@@ -21,14 +21,14 @@ LONGEST = 32  # tiles of queries: of causal masks, of launches that leave SMs id
 MANY = {1: 16, 2: 4}  # likewise, of launches that fill them at 128, by query heads of a KV head, 2 for more as well
 FULL = 8  # likewise, of full masks whose query heads have a KV head each
 WINDOW, PACKED_WINDOW = 512, 128  # keys of windows, likewise: of padded sequences, and of packed ones
-EXCHANGED = 192  # head dim beyond which they are where two CTAs exchange dS
+EXCHANGED = 192  # head dim beyond which full masks have them where two CTAs exchange dS; bands have them at any
 WAVES = {128: 4, 64: 3}  # head dim → of CTAs, were each for one query head, from which on a launch fills the SMs
 
 
 def ordered_adds_are_faster(q: Tensor, k: Tensor, blocks: BlockSparse, products: str, softcap: bool = False) -> bool:
     """True where ordered adds take less time than atomic ones. q, k: rows by heads, as for launch.backward; products:
-    of the backward kernel. softcap: scores have one. Lists whose ranks would have to be computed first have atomic adds, and packed sequences
-    but for windows, as no group of theirs is reversed."""
+    of the backward kernel; softcap: scores have one. Lists whose ranks would have to be computed first have atomic
+    adds, and without an exchange of dS packed sequences too but for windows, as no group of theirs is reversed."""
     tiles, group = (blocks.tile_m, blocks.tile_n), q.shape[-2] // k.shape[-2]
     padded = backward_dim(products, *tiles, q.shape[-1])
     if blocks.order is None or blocks.backward is None:
@@ -36,8 +36,8 @@ def ordered_adds_are_faster(q: Tensor, k: Tensor, blocks: BlockSparse, products:
     if backward_products(products, blocks.tile_n, padded, blocks.tile_m) != "wgmma":
         return False
     packed, depth = q.dim() == 3, depth_of(q.shape[-1], padded)
-    if tiles == (128, 64) and not 0 < depth <= EXCHANGED:
-        return not packed and in_step(blocks) and exchanges_ds(blocks, padded, depth, softcap, True)
+    if tiles == (128, 64) and exchanges_ds(blocks, padded, depth, softcap, True):
+        return is_descending(blocks) or (in_step(blocks) and not 0 < depth <= EXCHANGED)
     if tiles != (128, 128) or padded not in WAVES:
         return False
     rows = k.shape[0] // blocks.tile_n if packed else q.shape[0] * blocks.backward.rows

@@ -71,16 +71,17 @@ def test_narrow_windows_have_ordered_adds_where_launches_fill_the_multiprocessor
     assert not ordered(window(8192, 8192, left=511, schedule=Schedule("ascending")), 8192, 2)
 
 
-def test_beyond_head_dim_192_padded_sequences_have_ordered_adds():
-    """Whose backward kernels exchange dS."""
+def test_where_ctas_exchange_ds_bands_have_ordered_adds_and_beyond_head_dim_192_full_masks():
     length = torch.tensor([512] * 4)
     for made in (causal, dense, partial(window, left=100)):
         blocks = halve_keys(made([512] * 4, [512] * 4), length)
         assert ordered(blocks, 512, 4, dim=256) and ordered(blocks, 512, 4, 2, dim=208)
-        assert not ordered(blocks, 512, 4, dim=192) and not ordered(blocks, 512, 4, dim=256, products="mma")
+        assert ordered(blocks, 512, 4, dim=144) == (made is not dense)
+        assert not ordered(blocks, 512, 4, dim=256, products="mma")
         q = rows(512, 4, 16, 256)
         assert not ordered_adds_are_faster(q, q, blocks, "wgmma", softcap=True)
-        assert not ordered_adds_are_faster(q.flatten(0, 1), q.flatten(0, 1), blocks, "wgmma")
+        packed = q.flatten(0, 1)
+        assert ordered_adds_are_faster(packed, packed, blocks, "wgmma")
     at_random = from_grid(torch.rand(1, 1, 4, 4, generator=torch.Generator().manual_seed(0)) < 0.5, 512, 512)
     assert not ordered(halve_keys(at_random, 512), 512, 1, dim=256)
 
