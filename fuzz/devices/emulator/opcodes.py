@@ -7,6 +7,8 @@ see `isa/straight_line.py`. The constants are plain ints because numba freezes t
 
 from __future__ import annotations
 
+from fuzz.devices.emulator.isa import reserved
+
 BASE = 1 << 20
 BRANCH = BASE + 0  # 2 target; of one that goes back: 3 number of its loop, 4 of the first loop inside of it
 EXIT = BASE + 1
@@ -144,6 +146,7 @@ T_U32, T_S32, T_U64, T_S64, T_F32, T_F64, T_F16, T_BF16, T_F16X2, T_BF16X2 = ran
 # addresses: an allocation's number times 1 << SHIFT, its first byte in the middle of that range
 SHIFT = 40
 MIDDLE = 1 << 39
+RESERVED_SHARED = reserved.RESERVED_SHARED
 SHARED_WINDOW = 1 << SHIFT
 LOCAL_WINDOW = 2 << SHIFT
 PARAM_WINDOW = 3 << SHIFT

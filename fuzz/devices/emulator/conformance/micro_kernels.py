@@ -222,6 +222,14 @@ st.global.v2.b32 [%o], {%r1, %r2};"""
                           inputs=few * (not same))  # fmt: skip
 
 
+def _addresses_kernel() -> MicroKernel:
+    """Where static and dynamic shared memory begin."""
+    body = """mov.u32 %r0, s; mov.u32 %r1, d; mad.wide.u32 %at, %index, 8, %out; st.global.v2.b32 [%at], {%r0, %r1};"""
+    text = entry(body, 0, ".reg .b32 %r<2>;", shared=96, align=16)
+    dynamic = ".extern .shared .align 256 .b8 d[];\n"
+    return MicroKernel("address of shared memory", text.replace(".visible", dynamic + ".visible"), (), 32, 2)
+
+
 def memory_kernels() -> Iterator[MicroKernel]:
     """Loads and stores of every width and vector, sign extension, shared memory, asynchronous copies, atomics."""
     for kind, width in (("u8", 32), ("s8", 32), ("u16", 32), ("s16", 32), ("u8", 64), ("s8", 64), ("s16", 64),
@@ -245,6 +253,7 @@ def memory_kernels() -> Iterator[MicroKernel]:
             yield warp_kernel(
                 f"st.{space}.v{n}.{kind}", body, f".reg .b{width} %x<{n}>; .reg .b32 %r0;", size // 4, size // 4, 512
             )
+    yield _addresses_kernel()
     for how, size in (("ca", 4), ("ca", 8), ("ca", 16), ("cg", 16)):
         for have in (None, 0, size // 2, size):
             last = "" if have is None else f", {have}"

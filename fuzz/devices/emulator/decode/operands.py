@@ -110,7 +110,7 @@ class Operands:
 
     def lay_out_variables(self) -> None:
         self.variables: dict[str, tuple[int, int]] = {}  # name → (space, address)
-        at = {"shared": 0, "local": 0}
+        at = {"shared": op.RESERVED_SHARED, "local": 0}
         dynamic = []
         for v in [*self.module.variables, *self.kernel.variables]:
             if v.space == "shared" and v.size == 0:

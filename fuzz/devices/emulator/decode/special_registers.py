@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fuzz.devices.emulator import opcodes as op
+
 ALL_LANES = 0xFFFFFFFF
 
 
@@ -58,7 +60,7 @@ def _table() -> dict[str, SpecialRegister]:
         "%nsmid": SpecialRegister(lambda g, t: g.resident_ctas),
         "%gridid": SpecialRegister(lambda g, t: 0, bits=64),
         "%dynamic_smem_size": SpecialRegister(lambda g, t: g.dynamic_shared),
-        "%total_smem_size": SpecialRegister(lambda g, t: g.shared),
+        "%total_smem_size": SpecialRegister(lambda g, t: g.shared - op.RESERVED_SHARED),
         "%aggr_smem_size": SpecialRegister(lambda g, t: g.shared),
         "%lanemask_eq": SpecialRegister(lambda g, t: 1 << t % 32),
         "%lanemask_lt": SpecialRegister(lambda g, t: (1 << t % 32) - 1),

@@ -86,7 +86,7 @@ def load(m, w, pc, wb, cb, c, act):
             continue
         a = address(base, a64, lane, immediate)
         x = a ^ prefix
-        if shared and x >= 0 and x + bytes_ <= limit and x & (bytes_ - 1) == 0:
+        if shared and op.RESERVED_SHARED <= x <= limit - bytes_ and x & (bytes_ - 1) == 0:
             h = memory + x
         elif a >= low and a + bytes_ <= high and a & (bytes_ - 1) == 0:
             h = a + delta
@@ -162,7 +162,7 @@ def store(m, w, pc, wb, cb, c, act):
             continue
         a = address(base, a64, lane, immediate)
         x = a ^ prefix
-        if shared and x >= 0 and x + bytes_ <= limit and x & (bytes_ - 1) == 0:
+        if shared and op.RESERVED_SHARED <= x <= limit - bytes_ and x & (bytes_ - 1) == 0:
             h = memory + x
         elif a >= low and a + bytes_ <= high and a & (bytes_ - 1) == 0:
             h = a + delta
@@ -239,7 +239,7 @@ def load_matrix(m, w, pc, wb, cb, c):
             lane = 8 * i + r
             a = address(base, a64, lane, immediate)
             x = a ^ prefix
-            if x >= 0 and x + 16 <= limit and x & 15 == 0:
+            if op.RESERVED_SHARED <= x <= limit - 16 and x & 15 == 0:
                 h = memory + x
             else:
                 h = host_address(m, w, pc, lane, op.SHARED, a, 16)

@@ -44,7 +44,7 @@ def read_block(m, w, pc, descriptor, transposed, negated, group, half, to):
     into = scratch if transposed else to
     for row in range(8):
         a = row_of(descriptor, transposed, group, half, row)  # a multiple of 16, not negative
-        if a + 16 <= size:
+        if op.RESERVED_SHARED <= a <= size - 16:
             copy16(into + 16 * row, shared + a)
             continue
         h = host_address(m, w, pc, row, op.SHARED, a, 16)
@@ -79,7 +79,9 @@ def note_read(m, w, pc, descriptor, transposed, first, last):
         for half in range(2):
             for row in range(8):
                 a = row_of(descriptor, transposed, group, half, row)
-                if a + 16 <= size and (a & 15 or not shared_lines.read_line_async(of, proxy, a >> 4)):
+                if op.RESERVED_SHARED <= a <= size - 16 and (
+                    a & 15 or not shared_lines.read_line_async(of, proxy, a >> 4)
+                ):
                     shared_shadow.note_async_read(m, w, pc, row, a, 16)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
+from fuzz.devices.emulator.isa.reserved import RESERVED_SHARED
 from fuzz.devices.emulator.isa.vectors import I16, I32, I64, LANES, Value, splat, vec
 
 ROW = vec(I16, 8)
@@ -49,7 +50,7 @@ def variant(module: ir.Module, count: int, transposed: bool) -> ir.Function:
     b = ir.IRBuilder(entry)
     places = b.alloca(vec(I32))
     places.align = 64
-    b.cbranch(b.icmp_signed(">=", size, ir.Constant(I64, 16)), check, refuse)
+    b.cbranch(b.icmp_signed(">=", size, ir.Constant(I64, RESERVED_SHARED + 16)), check, refuse)
 
     b.position_at_end(check)
     lanes = b.load(b.inttoptr(register, vec(I32).as_pointer()), align=64)
@@ -61,9 +62,10 @@ def variant(module: ir.Module, count: int, transposed: bool) -> ir.Function:
 
     lanes = b.add(lanes, spread(immediate))
     b.store(lanes, places, align=64)
-    last = b.trunc(b.sub(size, ir.Constant(I64, 16)), I32)
+    last = b.trunc(b.sub(size, ir.Constant(I64, RESERVED_SHARED + 16)), I32)
+    own = b.sub(lanes, splat(vec(I32), RESERVED_SHARED))
     askew = b.icmp_unsigned("!=", b.and_(lanes, splat(vec(I32), 15)), zeros)
-    outside = b.or_(askew, b.icmp_unsigned(">", lanes, spread(last)))
+    outside = b.or_(askew, b.icmp_unsigned(">", own, spread(last)))
     bad = b.and_(b.bitcast(outside, I32), ir.Constant(I32, (1 << 8 * count) - 1))
     b.cbranch(b.icmp_unsigned("==", bad, ir.Constant(I32, 0)), copy, refuse)
 

@@ -71,16 +71,19 @@ class Stopped:
         return f"shared memory byte {where}{f' of CTA {owner}' if owner and owner != cta else ''}"
 
     def _shared(self, address: int, cta: Cta | None) -> tuple[int, Cta | None]:
-        """(place in shared memory, the CTA that has it) of an address that a warp of `cta` uses; None: its own."""
+        """(place in a CTA's own shared memory, the CTA that has it) of an address that a warp of `cta` uses; None: its
+        own. Other addresses as they are."""
         if address >> op.SHIFT == op.SHARED_WINDOW >> op.SHIFT:
             address -= op.SHARED_WINDOW
-        if int(self.m.k[st.K_CLUSTER]) == 1 or cta is None or not address & op.CLUSTER_FLAG:
+        if address >> op.SHIFT > 0:
             return address, None
+        if int(self.m.k[st.K_CLUSTER]) == 1 or cta is None or not address & op.CLUSTER_FLAG:
+            return address - op.RESERVED_SHARED, None
         sizes = [int(self.m.k[st.K_CLUSTER_X + axis]) for axis in range(3)]
         rank = address >> op.RANK_BIT & op.RANKS
         inside = rank % sizes[0], rank // sizes[0] % sizes[1], rank // (sizes[0] * sizes[1])
         x, y, z = (at // size * size + own for at, size, own in zip(cta, sizes, inside, strict=True))
-        return address & op.OFFSET, (x, y, z)
+        return (address & op.OFFSET) - op.RESERVED_SHARED, (x, y, z)
 
     def _finding(self, index: int) -> Finding:
         row = [int(v) for v in self.m.findings[index]]

@@ -147,9 +147,8 @@ def _bulk_coordinate(s: Seen) -> str:
 
 def _shared_bounds(s: Seen) -> str:
     swizzled = " (each row of a swizzled box takes the swizzle's whole span)" if ".bulk.tensor." in s.name else ""
-    return (
-        f"{s.verb} {s.size} bytes{swizzled} at byte {s.address} of shared memory, of which the CTA has {s.value} bytes"
-    )
+    there = s.value - op.RESERVED_SHARED
+    return f"{s.verb} {s.size} bytes{swizzled} at byte {s.address} of shared memory, of which the CTA has {there} bytes"
 
 
 def _bulk_left(s: Seen) -> str:

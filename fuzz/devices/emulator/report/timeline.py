@@ -93,7 +93,7 @@ def timeline(m: Machine, program: Program, launch: Launch, memory: Memory) -> Ti
             waiting[position, warp] = (start + length, BARRIER, "barrier of the cluster")
         elif status == st.ASLEEP:
             there = what >> op.SHIFT >= op.FIRST_SEGMENT
-            name = memory.describe(what, axes=True) if there else f"shared memory byte {what}"
+            name = memory.describe(what, axes=True) if there else f"shared memory byte {what - op.RESERVED_SHARED}"
             label = f"waits for {name} = {value} to {f'become {wanted}' if known else 'change'}"
             waiting[position, warp] = (start + length, WAIT, label)
         elif status in RESOURCES:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from numba import njit
 
+from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.sanitize import vector_clocks
 from fuzz.devices.emulator.sanitize.shared_cells import IN_FLIGHT, LOW32, age_of, packed
 from fuzz.devices.emulator.state import tables as st
@@ -275,13 +276,13 @@ def read_groups(m, w, base, a64, immediate, act, bytes_):
     together = (1 << per) - 1
     for first in range(0, 32, per):
         x = address(base, a64, first, immediate) ^ prefix
-        whole = act >> first & together == together and x & 15 == 0 and x >= 0 and x + 16 <= size
+        whole = act >> first & together == together and x & 15 == 0 and op.RESERVED_SHARED <= x <= size - 16
         if whole and contiguous(base, a64, first, per, bytes_) and read_cell(lines, x >> 4):
             noted |= together << first
             continue
         for lane in range(first, first + per):
             x = address(base, a64, lane, immediate) ^ prefix
-            if not act >> lane & 1 or x & (bytes_ - 1) or x < 0 or x + bytes_ > size:
+            if not act >> lane & 1 or x & (bytes_ - 1) or x < op.RESERVED_SHARED or x + bytes_ > size:
                 continue
             if i64(lines[0] + 8 * (x >> 4)) != SPLIT:
                 continue
@@ -315,13 +316,13 @@ def write_groups(m, w, base, a64, immediate, act, bytes_):
     together = (1 << per) - 1
     for first in range(0, 32, per):
         x = address(base, a64, first, immediate) ^ prefix
-        whole = act >> first & together == together and x & 15 == 0 and x >= 0 and x + 16 <= size
+        whole = act >> first & together == together and x & 15 == 0 and op.RESERVED_SHARED <= x <= size - 16
         if whole and contiguous(base, a64, first, per, bytes_) and write_cell(lines, x >> 4, known, readers):
             noted |= together << first
             continue
         for lane in range(first, first + per):
             x = address(base, a64, lane, immediate) ^ prefix
-            if not act >> lane & 1 or x & (bytes_ - 1) or x < 0 or x + bytes_ > size:
+            if not act >> lane & 1 or x & (bytes_ - 1) or x < op.RESERVED_SHARED or x + bytes_ > size:
                 continue
             if i64(lines[0] + 8 * (x >> 4)) != SPLIT:
                 continue

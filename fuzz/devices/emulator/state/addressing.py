@@ -141,7 +141,7 @@ def ranked_address(m, w, pc, lane, space, a, size):
         if slot < 0:
             return 0
         a &= ~(op.CLUSTER_FLAG | op.RANKS << op.RANK_BIT)
-    if a < 0 or a + size > m.k[st.K_SHARED_SIZE]:
+    if a < op.RESERVED_SHARED or a + size > m.k[st.K_SHARED_SIZE]:
         fault(m, st.F_SHARED_BOUNDS, pc, w, lane, a, size, m.k[st.K_SHARED_SIZE])
         return 0
     return m.k[st.K_SHARED] + slot * m.k[st.K_SHARED_STRIDE] + a
@@ -184,7 +184,7 @@ def host_address(m, w, pc, lane, space, a, size):
         fault(m, st.F_ALIGN, pc, w, lane, a, size, space)
         return 0
     if space == op.SHARED or space == op.SHARED_CLUSTER:
-        if a < 0 or a + size > m.k[st.K_SHARED_SIZE]:
+        if a < op.RESERVED_SHARED or a + size > m.k[st.K_SHARED_SIZE]:
             return ranked_address(m, w, pc, lane, space, a, size)
         return m.k[st.K_SHARED] + m.slot[w] * m.k[st.K_SHARED_STRIDE] + a
     if space == op.PARAM:

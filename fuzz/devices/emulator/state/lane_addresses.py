@@ -20,7 +20,7 @@ def window(m, w, space, a):
     kernel; nothing (0, 0, 0) where it is not memory that is taken here."""
     k = m.k
     if space == op.SHARED:
-        return 0, k[st.K_SHARED_SIZE], k[st.K_SHARED] + (w // k[st.K_WARPS]) * k[st.K_SHARED_STRIDE]
+        return op.RESERVED_SHARED, k[st.K_SHARED_SIZE], k[st.K_SHARED] + (w // k[st.K_WARPS]) * k[st.K_SHARED_STRIDE]
     if space == op.GLOBAL or space == op.GENERIC:
         s = a >> op.SHIFT
         if op.FIRST_SEGMENT <= s < k[st.K_SEGMENTS]:
@@ -48,6 +48,7 @@ def locate_lines(m, w, base, wide, immediate, to):
     """Writes the host addresses of the lanes' accesses of 16 bytes to `to`; returns the lanes that have none in the
     shared memory of the warp's CTA."""
     prefix, size, memory = own_shared(m, w)
+    first = prefix + op.RESERVED_SHARED
     if wide:
-        return host_addresses64(base, immediate, prefix, prefix + size - 16, 15, memory - prefix, to)
-    return host_addresses32(base, immediate, prefix, prefix + size - 16, 15, memory - prefix, to)
+        return host_addresses64(base, immediate, first, prefix + size - 16, 15, memory - prefix, to)
+    return host_addresses32(base, immediate, first, prefix + size - 16, 15, memory - prefix, to)

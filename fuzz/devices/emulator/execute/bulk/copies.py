@@ -129,7 +129,7 @@ def _outside(m, w, pc, lane, space, a, bytes_):
     """True, and a finding, where not all bytes from `a` on are in one CTA's shared memory that the warp may use."""
     size = m.k[st.K_SHARED_SIZE]
     start = offset(a) if m.k[st.K_CLUSTER] > 1 else a
-    if start < 0 or start + bytes_ > size:
+    if start < op.RESERVED_SHARED or start + bytes_ > size:
         finding(m, st.F_SHARED_BOUNDS, pc, w, lane, a, bytes_, size)
         return True
     return m.k[st.K_CLUSTER] > 1 and a & op.CLUSTER_FLAG != 0 and slot_of_rank(m, w, pc, lane, space, a, bytes_) < 0

@@ -61,7 +61,7 @@ def copy_async(m, w, pc, wb, cb, c, act):
             continue
         a = address(to, a64, lane, to_immediate)
         x = a ^ prefix
-        if x >= 0 and x + size <= shared and x & (size - 1) == 0:
+        if op.RESERVED_SHARED <= x <= shared - size and x & (size - 1) == 0:
             h = memory + x
         else:
             h = host_address(m, w, pc, lane, op.SHARED, a, size)

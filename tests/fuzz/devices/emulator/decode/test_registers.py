@@ -45,7 +45,7 @@ def every_special_register() -> dict[str, list[int]]:
     lanes = [t % 32 for t in range(THREADS)]
     same: dict[str, int] = {
         "nwarpid": 2, "nsmid": RESIDENT, "dynamic_smem_size": DYNAMIC, "total_smem_size": SHARED + 64 + DYNAMIC,
-        "aggr_smem_size": SHARED + 64 + DYNAMIC, "cluster_ctarank": 0, "cluster_nctarank": 1, "gridid": 0,
+        "aggr_smem_size": 1024 + SHARED + 64 + DYNAMIC, "cluster_ctarank": 0, "cluster_nctarank": 1, "gridid": 0,
     }  # fmt: skip
     by_thread = {
         "laneid": lanes,

@@ -247,7 +247,7 @@ def test_shared_memory_overwritten_before_the_commit_is_waited_for():
 
 AGAIN = "st.shared.b32 [%r1], %r2;"  # a thread's row of A, once more for a second product
 ARRIVE = "mbarrier.arrive.shared::cta.b64 _, [s+4624];"
-OF_OTHER = "xor.b32 %r6, %r1, 1024;"  # the address of a row of another warp
+OF_OTHER = "xor.b32 %r6, %r1, 512;"  # the address of a row of another warp
 
 
 @pytest.mark.parametrize("schedule", ["in_order", "random", "greedy"])
