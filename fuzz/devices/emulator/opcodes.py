@@ -7,7 +7,7 @@ see `isa/straight_line.py`. The constants are plain ints because numba freezes t
 
 from __future__ import annotations
 
-from fuzz.devices.emulator.isa import reserved
+from fuzz.devices.emulator import reserved
 
 BASE = 1 << 20
 BRANCH = BASE + 0  # 2 target; of one that goes back: 3 number of its loop, 4 of the first loop inside of it

@@ -156,11 +156,11 @@ def n_equal_width(b: ir.IRBuilder, zeros: Value, width: int) -> Value:
 
 
 def extract(b: ir.IRBuilder, x: Value, place: Value, length: Value, signed: bool) -> Value:
-    """bfe: `length` bits of x from `place`, zero- or sign-extended (from the last bit that exists)."""
+    """bfe: `length` bits of x from `place`, zero- or sign-extended (from the last bit that exists). PTX limits both to
+    0 … 255; beyond that Hopper takes their lowest 8 bits where x has 32, all bits where it has 64."""
     width = x.type.element.width
     t = vec(ir.IntType(2 * width))
-    pos = b.and_(place, splat(place.type, 255))
-    num = b.and_(length, splat(length.type, 255))
+    pos, num = (b.and_(v, splat(v.type, 255)) if width == 32 else v for v in (place, length))
     last = splat(pos.type, 2 * width - 1)
     v = b.sext(x, t) if signed else b.zext(x, t)
     shift = b.zext(b.select(b.icmp_unsigned(">", pos, last), last, pos), t)

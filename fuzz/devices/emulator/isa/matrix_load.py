@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from fuzz.devices.emulator.isa.reserved import RESERVED_SHARED
 from fuzz.devices.emulator.isa.vectors import I16, I32, I64, LANES, Value, splat, vec
+from fuzz.devices.emulator.reserved import RESERVED_SHARED
 
 ROW = vec(I16, 8)
 VARIANTS = [(count, transposed) for count in (1, 2, 4) for transposed in (False, True)]

@@ -32,7 +32,7 @@ def test_what_only_the_host_runs_costs_no_compilation():
 
 
 def test_straight_line_code_does_not_depend_on_the_interpreter():
-    assert all(name.startswith("isa/") for name in names("isa.straight_line"))
+    assert all(name.startswith("isa/") or name == "reserved.py" for name in names("isa.straight_line"))
 
 
 def test_copies_of_the_sources_share_their_compiled_code(tmp_path):
