@@ -149,7 +149,7 @@ class Tiling:
     def dq_in_p(self) -> bool:
         """True where the warpgroup of dV leaves its dQ of a step in P's buffer: CTAs that exchange dS beyond head dim
         192. NOTE [exchanged dS] of by_gradient/exchange.py."""
-        return self.exchanges and not 0 < self.depth <= self.dim - DQ_COLUMNS
+        return self.exchanges and (self.depth or self.dim) > self.dim - DQ_COLUMNS
 
     @property
     def steps(self) -> int:
@@ -277,7 +277,8 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
 def may_exchange(variant: Variant, depth: int) -> bool:
     """True where a kernel of this depth may have `Tiling.exchanges`."""
     by_gradient = variant.products == "wgmma" and (variant.dim_padded, variant.tile_n) == (256, 64)
-    return by_gradient and variant.kind == "backward" and not 0 < depth <= 128 and not variant.softcap
+    deep = (depth or variant.dim_padded) > LARGEST_DIM[128]
+    return by_gradient and variant.kind == "backward" and deep and not variant.softcap
 
 
 def _number_of(arch: str) -> int:

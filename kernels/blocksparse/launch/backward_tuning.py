@@ -34,7 +34,7 @@ def backward_tuning(
 def exchanges_ds(blocks: BlockSparse, padded: int, depth: int, softcap: bool, ordered: bool) -> bool:
     """True where the two CTAs with the halves of a tile of keys exchange dS. depth: as `depth_of` says; the others as
     for `backward_tuning`."""
-    pays = not 0 < depth <= 128 and (ordered or depth != UNEXCHANGED)
+    pays = (depth or padded) > 128 and (ordered or depth != UNEXCHANGED)
     return padded == 256 and pays and may_exchange(blocks) and not softcap
 
 

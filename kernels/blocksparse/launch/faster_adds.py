@@ -37,7 +37,7 @@ def ordered_adds_are_faster(q: Tensor, k: Tensor, blocks: BlockSparse, products:
         return False
     packed, depth = q.dim() == 3, depth_of(q.shape[-1], padded)
     if tiles == (128, 64) and exchanges_ds(blocks, padded, depth, softcap, True):
-        return is_descending(blocks) or (in_step(blocks) and not 0 < depth <= EXCHANGED)
+        return is_descending(blocks) or (in_step(blocks) and (depth or padded) > EXCHANGED)
     if tiles != (128, 128) or padded not in WAVES:
         return False
     rows = k.shape[0] // blocks.tile_n if packed else q.shape[0] * blocks.backward.rows
