@@ -40,8 +40,9 @@ def begin(m, slot):
 
 @njit
 def forget_visits(m, slot):
-    """A cluster starts whose first CTA is in row `slot`: what was noted of the one before it in its rows goes."""
-    if m.k[st.K_VISITS]:
+    """A cluster starts whose first CTA is in row `slot`: what was noted of the one before it in its rows goes. Where
+    nothing is checked any more, after a deadlock, the row may be one that has no notes."""
+    if m.k[st.K_VISITS] and m.k[st.K_CHECKS]:
         first = m.k[st.K_VISITS] + VISIT * slot * m.k[st.K_READERS]
         for i in range(m.k[st.K_CLUSTER] * m.k[st.K_READERS]):
             w64(first + VISIT * i, 0)

@@ -1,4 +1,4 @@
-"""bfe: bit fields of 32 and 64 bits, as the PTX manual defines them."""
+"""bfe: bit fields of 32 and 64 bits, as the PTX manual defines them; and as Hopper does beyond 255, which it does not."""
 
 import random
 
@@ -11,7 +11,8 @@ CASES = 32
 
 def field(x, place, length, width, signed):
     """What bfe gives, as an unsigned number: bit by bit."""
-    place, length = place & 255, length & 255
+    if width == 32:
+        place, length = place & 255, length & 255
     last = (x >> min(place + length - 1, width - 1)) & 1 if signed and length else 0
     bits = [(x >> place + i) & 1 if i < length and place + i < width else last for i in range(width)]
     return sum(bit << i for i, bit in enumerate(bits))
