@@ -1,4 +1,4 @@
-"""bfe: bit fields of 32 and 64 bits, as the PTX manual defines them; and as Hopper does beyond 255, which it does not."""
+"""bfe: bit fields of 32 and 64 bits, as the PTX manual defines them; beyond 255, which it does not, as Hopper does."""
 
 import random
 
