@@ -37,7 +37,8 @@ def tiles_to_launch(order: SequenceOrder | None, x: Tensor, tile: int, sequences
 
 
 def halves_to_launch(order: SequenceOrder | None, x: Tensor, tile: int, sequences: int, blocks: int) -> int:
-    """The same where clusters of two CTAs have pairs of tiles: `pairs_before` of common/sequence_order.py."""
+    """Tiles of one head to launch, likewise, where each cluster of two CTAs has a pair of tiles: `pairs_before` of
+    common/sequence_order.py says how many pairs the sequences have at most."""
     tiles = tiles_to_launch(order, x, tile, sequences, blocks)
     return 2 * (sequences * -(-blocks // 2) if order is None else (tiles + sequences) // 2)
 
